@@ -1,1 +1,1 @@
-"""Codec for record batches: encodes, decodes, checks and filters batches. The package does no I/O."""
+"""Record batches: encode, decode, check and filter them. Without I/O."""

@@ -1,8 +1,7 @@
 """Filter that drops the batches of aborted transactions, as Kafka's consumer does.
 
 A Fetch response lists the aborted transactions that concern its records. From the first offset of a listed transaction
-on, the filter drops the transactional batches of the transaction's producer, until it gets the abort marker of this
-producer.
+on, the filter drops the transactional batches of its producer, up to the producer's next abort marker.
 
 Source: KIP-98.
 """
@@ -19,8 +18,8 @@ Aborted = Sequence[tuple[int, ...]]
 
 
 class AbortedFilter:
-    """Decides which batches of a partition belong to aborted transactions. The caller must pass the batches in the
-    order of their offsets.
+    """Decides which batches of a partition belong to aborted transactions. The caller passes the batches in the order
+    of their offsets.
     """
 
     def __init__(self) -> None:
@@ -32,10 +31,10 @@ class AbortedFilter:
         self._ended: dict[int, int] = {}  # by producer id: the offset of the producer's last abort marker
 
     def add(self, aborted: Aborted, first_offset: int) -> None:
-        """Add the aborted transactions that a Fetch response lists. The batches of this response begin at
+        """Add the aborted transactions that a Fetch response lists. The batches of the response begin at
         `first_offset`.
 
-        A transaction that was added before, or whose abort marker is before `first_offset`, is ignored.
+        Transactions that were added before, or whose abort marker is before `first_offset`, are ignored.
         """
         for producer_id, begun, *ended in aborted:
             entry = (begun, producer_id)
@@ -48,12 +47,12 @@ class AbortedFilter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the filter drops no batch, because all aborted transactions that were added have ended."""
+        """Whether all aborted transactions that were added have ended, so that no batch is dropped."""
         return not self._ahead and not self._aborting
 
     def drops_batch(self, producer_id: int, last_offset: int) -> bool:
-        """Whether a transactional batch belongs to an aborted transaction. The arguments are the batch's producer and
-        last offset.
+        """Whether a transactional batch belongs to an aborted transaction. The arguments are the batch's producer id
+        and last offset.
         """
         while self._ahead and self._ahead[0][0] <= last_offset:
             entry = heappop(self._ahead)
@@ -62,11 +61,11 @@ class AbortedFilter:
         return producer_id in self._aborting
 
     def process_control(self, data: Buffer, position: int, producer_id: int, last_offset: int) -> None:
-        """Process the control batch at `position` in `data`. If this batch is an abort marker, the aborted transaction
-        of the producer ends there.
+        """Process the control batch at `position` in `data`. An abort marker ends the aborted transaction of its
+        producer.
 
         Raises:
-            DamageError: the batch holds no control record.
+            DamageError: the batch has no control record.
         """
         if not self.drops_batch(producer_id, last_offset):
             return

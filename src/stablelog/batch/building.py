@@ -1,4 +1,4 @@
-"""A record batch that grows record by record, for a client: only the bytes of its records are held."""
+"""A record batch under construction by a client. Records are encoded as they are added."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,11 +15,11 @@ EMPTY: Final[BatchState] = (0, 0, 0, 0)
 class BatchBuilder:
     """A batch under construction.
 
-    An exception of a signal handler may interrupt `add` at any line: a record is in the batch if `state` counts it.
+    A signal handler may raise an exception at any line of `add`: a record is in the batch only if `state` counts it.
 
     Attributes:
-        state: all that a batch is besides its bytes. To set it to an earlier value removes the records that were added
-            since.
+        state: the size and number of the records, and their first and greatest timestamp. Setting it to an earlier
+            value removes the records that were added since.
     """
 
     __slots__ = ("_body", "state")
@@ -35,7 +35,7 @@ class BatchBuilder:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self.state[1]
 
     def add(
@@ -46,8 +46,8 @@ class BatchBuilder:
         timestamp_ms: int,
         size_max: int,
     ) -> int:
-        """Add a record. Return its size in bytes; 0 if it was not added, because the records would then be more than
-        `size_max` bytes. A batch has at least one record, however large.
+        """Add a record, and return its size in bytes. Return 0 and add nothing if the records would have more than
+        `size_max` bytes; the first record is always added.
         """
         size, count, base, latest = self.state
         if not count:
@@ -64,7 +64,7 @@ class BatchBuilder:
         return added
 
     def build(self, codec: Codec) -> bytearray:
-        """Return the batch. It has no producer yet: see `batch.stamping`."""
+        """Return the bytes of the batch, without a producer: `batch.stamping` writes the producer into it."""
         size, count, base, latest = self.state
         assert count, "a batch of no records"
         del self._body[size:]

@@ -1,10 +1,12 @@
-"""The codecs of record batches: a module of its own, so that settings can name a codec without the library of the CRC."""
+"""The compression codecs of record batches. This is a module of its own, so that settings can name a codec without an
+import of the CRC library.
+"""
 
 from enum import IntEnum
 
 
 class Codec(IntEnum):
-    """The compression of a batch's records."""
+    """The compression codec of a batch's records, by Kafka's number."""
 
     NONE = 0
     GZIP = 1

@@ -56,12 +56,12 @@ def decompress(codec: Codec, packed: Buffer, size_max: int | None = None) -> byt
 
     Args:
         codec: the codec of the batch.
-        packed: the records, as they stand in the batch.
-        size_max: the limit of the records' size in bytes. None stands for SIZE_MAX, which is a limit against few bytes
-            that decompress to very many: it does not hold for records that are not compressed.
+        packed: the compressed records of the batch.
+        size_max: the limit of the decompressed size in bytes. None stands for SIZE_MAX, or for no limit if the records
+            are not compressed.
 
     Raises:
-        DecompressedSizeError: the records would be more than `size_max` bytes.
+        DecompressedSizeError: the records have more than `size_max` bytes.
         DamageError: the bytes are not in this codec's format.
     """
     if size_max is None:
@@ -79,10 +79,10 @@ def decompress(codec: Codec, packed: Buffer, size_max: int | None = None) -> byt
 
 
 def check_framing(codec: Codec, packed: Buffer) -> None:
-    """Refuse compressed records that `decompress` can read, and Kafka's Java client cannot.
+    """Refuse compressed records that `decompress` can read, but Kafka's Java client cannot.
 
-    The Java client has its own readers of lz4 and snappy. It reads one lz4 frame, whose blocks must not depend on each
-    other, and xerial framing from version 1 on.
+    The Java client has its own readers of lz4 and snappy. It reads a single lz4 frame with independent blocks, and
+    xerial framing (the format of snappy in Kafka) from version 1 on.
 
     Raises:
         DamageError: the Java client cannot decompress the records.
@@ -148,7 +148,7 @@ def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
 
 
 def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, size_max: int) -> bytes:
-    """Decompress into a buffer. If the data does not fit, try again with a larger buffer, up to `size_max` bytes."""
+    """Decompress into a buffer, and try again with larger buffers up to `size_max` bytes while the data does not fit."""
     size = min(max(len(packed) * FIRST_RATIO, 4096), size_max)
     while True:
         target = bytearray(size)  # size_max bytes at most

@@ -1,7 +1,7 @@
-"""Removal of some or all records from a batch, for compaction.
+"""Removal of some or all records of a batch, for compaction.
 
-The remaining records keep all their bytes, with their offsets and headers. The batch keeps its first and last offset,
-its sequence numbers and its leader epoch, so that readers need not know that records are missing.
+The remaining records keep all their bytes, with offsets and headers. The batch keeps its first and last offset, its
+sequence numbers and its leader epoch, so readers need not know that records are missing.
 
 Format: docs/formats.md, "Record batch", "Record".  Source: Kafka's MemoryRecords.filterTo, KIP-534.
 """
@@ -29,15 +29,15 @@ NO_TIMESTAMP = -1
 
 
 class RawRecord(NamedTuple):
-    """A record of which only the fields that compaction uses are decoded.
+    """A record with only those fields decoded that compaction needs.
 
     Attributes:
         offset: the record's absolute offset.
         timestamp_ms: the record's timestamp.
         key: the record's key; None if it is null.
         is_tombstone: whether the value is null.
-        attributes: the record's attributes byte, which stands before the timestamp.
-        rest: all bytes of the record after its timestamp, as they stand in the batch.
+        attributes: the record's attributes byte.
+        rest: all bytes of the record after its timestamp.
     """
 
     offset: int
@@ -49,7 +49,7 @@ class RawRecord(NamedTuple):
 
 
 def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
-    """Return the records of the batch at the beginning of the buffer. Does not check the CRC.
+    """Return the records of the batch at the beginning of the buffer, without a check of the CRC.
 
     Raises:
         DamageError: the records do not match the header.
@@ -58,14 +58,14 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
 
 
 def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records of the batch one at a time, to save memory. Raises DamageError if the records do not match the
-    header, perhaps after it has yielded some of them.
+    """Yield the records of the batch one at a time, to save memory. If the records do not match the header, DamageError
+    is raised, perhaps after some of them.
     """
     return walk_decompressed(decompress(header.codec, memoryview(batch)[HEADER.size : header.size]), header)
 
 
 def walk_decompressed(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records of a batch as `walk_records` does. `data` holds the decompressed records."""
+    """Yield the records of a batch, as `walk_records` does, from its decompressed bytes."""
     last_delta = -1
     for at, end in record_ranges(data, header.record_count):
         timestamp_delta, rest_at = read_varint(data, at + 1)
@@ -97,12 +97,12 @@ def walk_decompressed(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
 
 
 def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: int | None) -> bytes:
-    """Build a copy of a batch that contains only these records. There must be at least one.
+    """Build a copy of a batch with only these records, of which there must be at least one.
 
     Args:
         header: the header of the original batch.
-        records: the records that the copy contains, as `raw_records` returns them.
-        horizon_ms: the delete horizon to store in place of the base timestamp; None leaves that field as it is.
+        records: the records of the copy, as `raw_records` returns them.
+        horizon_ms: the delete horizon to store in the field of the base timestamp; None to leave the field as it is.
     """
     assert records
     base_timestamp, attributes = header.base_timestamp, header.attributes
@@ -128,8 +128,8 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
 
 
 def without_records(header: BatchHeader) -> bytes:
-    """Build a batch that has this header but no records, as Kafka's compaction does. The new batch keeps the producer
-    id and the last sequence number.
+    """Build a copy of a batch without its records, as Kafka's compaction does. It keeps the producer id and the last
+    sequence number.
     """
     return assemble(
         header._replace(

@@ -1,7 +1,6 @@
-"""The 61-byte header of a record batch. The log uses only this header and does not decode the records.
+"""The 61-byte header of a record batch. The log uses only this header, and does not decode the records.
 
-The base offset and the leader epoch are outside the range that the CRC covers, so the leader can assign both without
-computing the CRC again.
+The CRC does not cover the base offset and the leader epoch. So the leader can assign both without computing a new CRC.
 
 Format: docs/formats.md, "Record batch".  Source: KIP-98, KIP-534.
 """
@@ -82,9 +81,7 @@ assert HEADER.size == 61
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. Attributes with `last` in their names are inclusive; those with `next` or `end` are
-    exclusive.
-    """
+    """The header of one batch. Attributes with `last` in their names are inclusive; those with `next` are exclusive."""
 
     base_offset: int
     batch_length: int
@@ -107,18 +104,18 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record, inclusive."""
+        """The last offset of the batch, inclusive."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Offset of the last record plus 1."""
+        """The offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; -1 if the batch has no sequence numbers. Sequence numbers wrap: 0 follows
-        2^31-1.
+        """The sequence number of the last record; -1 if the batch has no sequence numbers. After 2^31-1, sequence
+        numbers continue with 0.
         """
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
@@ -161,10 +158,10 @@ def read_header(buffer: Buffer, position: int = 0, buffer_begin: int = 0) -> Bat
     Args:
         buffer: bytes of a log file or of a request.
         position: the position of the batch in the buffer.
-        buffer_begin: the position in the file at which the buffer begins, for error messages.
+        buffer_begin: the position of the buffer in its file, for error messages.
 
     Raises:
-        DamageError: fewer than 61 bytes are left, or the fields cannot be a version 2 header.
+        DamageError: fewer than 61 bytes are left, or they are no header of version 2.
     """
     if position < 0 or len(buffer) - position < HEADER.size:
         raise DamageError(
@@ -187,11 +184,10 @@ def read_header(buffer: Buffer, position: int = 0, buffer_begin: int = 0) -> Bat
 
 
 def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each whole batch in the buffer. A batch that is incomplete at the end of the buffer
-    is left out.
+    """Yield (position, header) of each whole batch in the buffer. An incomplete batch at the end is left out.
 
     Raises:
-        DamageError: the bytes where a header is expected are not a header.
+        DamageError: the bytes at the position of a header are no header.
     """
     size = len(buffer)
     while size - position >= HEADER.size:
@@ -215,8 +211,8 @@ def write_crc(batch: bytearray) -> None:
 
 
 def assemble(header: BatchHeader, packed: bytes) -> bytes:
-    """Build a batch from a header and its compressed records, `packed`. The function computes `batch_length` and `crc`,
-    and ignores these two fields of `header`.
+    """Build a batch from a header and its compressed records, `packed`. The fields `batch_length` and `crc` of the
+    header are computed, whatever values they have.
     """
     batch_length = HEADER.size + len(packed) - LENGTH_AND_OFFSET_SIZE
     batch = bytearray(HEADER.pack(header.base_offset, batch_length, *header[2:]))
@@ -226,8 +222,8 @@ def assemble(header: BatchHeader, packed: bytes) -> bytes:
 
 
 def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
-    """Build a batch without records that takes the offsets [start, end), at most `EMPTY_COUNT_MAX` of them. Clients of
-    Kafka skip its offsets, as those of a batch that compaction has emptied.
+    """Build a batch without records that takes the offsets [start, end), at most `EMPTY_COUNT_MAX` of them. Clients
+    skip these offsets, as those of a batch that compaction has emptied.
     """
     count = min(end - start, EMPTY_COUNT_MAX)
     return assemble(BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, 0), b"")

@@ -1,7 +1,7 @@
-"""Transaction markers: the control batches that end a transaction, by commit or abort.
+"""Transaction markers: the control batches that end a transaction by commit or abort.
 
-The value of a commit marker also holds the transaction group and the commit sequence. They follow the fields that
-Kafka's clients read. The key of a marker has exactly Kafka's bytes.
+The value of a commit marker also has the transaction group and the commit sequence, after the fields that Kafka's
+clients read. The key of a marker has exactly Kafka's bytes.
 
 Format: docs/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
 """
@@ -34,19 +34,19 @@ RESERVED = -1
 
 
 class MarkerType(IntEnum):
-    """How a transaction ended."""
+    """How a transaction has ended."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class Marker(NamedTuple):
-    """The content of a marker.
+    """The content of a transaction marker.
 
     Attributes:
-        type: how the transaction ended.
+        type: how the transaction has ended.
         coordinator_epoch: the epoch of the coordinator that decided the transaction.
-        group: the transaction group; None in abort markers and in markers that Kafka wrote.
+        group: the transaction group; None in abort markers and in markers of Apache Kafka.
         commit_sequence: the number of the commit in its transaction group; -1 for none.
     """
 
@@ -67,19 +67,18 @@ def encode_marker(
     position_count: int = 0,
     by_broker_time: bool = False,
 ) -> bytes:
-    """Encode the control batch of a marker: 78 bytes as in Kafka, and more if the marker names a transaction group.
+    """Encode a transaction marker as a control batch: 78 bytes as in Kafka, and more if it names a transaction group.
 
     Args:
         marker: the content.
         base_offset: the offset of the marker.
         leader_epoch: the leader epoch in which the marker is written.
         producer_id: the producer whose transaction ends.
-        producer_epoch: the epoch with which the transaction ends.
+        producer_epoch: the producer epoch of the marker.
         timestamp_ms: the time of the broker's clock.
         position_count: how many offsets the marker takes in addition to its own. In a commit-ordered topic, a commit
-            marker takes one for each record of the transaction. In other topics this is 0.
-        by_broker_time: whether the batch's attributes declare the timestamp to be broker time, as in topics with
-            LogAppendTime.
+            marker takes one for each record of the transaction; otherwise 0.
+        by_broker_time: whether the topic has LogAppendTime, so that the batch declares its timestamp to be broker time.
     """
     value = VALUE.pack(0, marker.coordinator_epoch)
     if marker.group is not None:
@@ -100,12 +99,12 @@ def encode_marker(
 
 
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
-    """Decode the control batch at `position`; None if this control batch is no transaction marker.
+    """Decode the control batch at `position`; None if it is no transaction marker.
 
-    The function accepts higher versions of key and value. It ignores unknown bytes after the known fields.
+    Higher versions of key and value are accepted, and unknown bytes after the known fields are ignored.
 
     Raises:
-        DamageError: the batch holds no control record.
+        DamageError: the batch has no control record.
     """
     records = decode_records(batch, position)
     if not records:

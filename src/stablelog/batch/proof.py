@@ -44,7 +44,7 @@ _LAST: Final = bytes(range(0x80))
 
 
 class Proven(NamedTuple):
-    """What the proof has found out about the records of a batch.
+    """What the proof has learnt about the records of a batch.
 
     Attributes:
         keyless: the number of the first record without a key; NO_RECORD if each record has one.
@@ -57,19 +57,19 @@ class Proven(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """A record up to its headers, as positions in the data. Each field begins where the one before it ends.
+    """The positions of a record's fields up to its headers. Each field begins where the one before ends.
 
     Attributes:
-        begin: the begin of the length field.
-        attributes: the begin of the attributes, which are one byte. The timestamp delta follows.
+        begin: the beginning of the length field.
+        attributes: the position of the attributes byte. The timestamp delta follows.
         end: the end of the record, exclusive.
-        delta: the begin of the offset delta.
-        key_size: the begin of the key's length field.
-        key: the begin of the key.
-        value_size: the begin of the value's length field.
-        value: the begin of the value.
-        header_count: the begin of the number of headers.
-        headers: the begin of the first header.
+        delta: the beginning of the offset delta.
+        key_size: the beginning of the key's length field.
+        key: the beginning of the key.
+        value_size: the beginning of the value's length field.
+        value: the beginning of the value.
+        header_count: the beginning of the field with the number of headers.
+        headers: the beginning of the first header.
         headers_left: the number of headers.
         is_keyless: whether the key is null.
     """
@@ -89,11 +89,12 @@ class _Head(NamedTuple):
 
 
 def prove(data: bytes, count: int) -> Proven:
-    """Prove the decompressed records of a batch. `count` is the number of records in the header of the batch.
+    """Prove that the decompressed records of a batch are well-formed. `count` is the number of records in the batch's
+    header.
 
     Raises:
-        DamageError: the bytes are not `count` records with consecutive offset deltas from 0. The message names the first
-            record that is not valid, and what is wrong with it.
+        DamageError: the bytes are not `count` records with the offset deltas 0, 1, 2 and so on. The message names the
+            first record that is not valid, and the reason.
     """
     steps = prove_in_portions(data, count)
     while True:
@@ -105,7 +106,7 @@ def prove(data: bytes, count: int) -> Proven:
 
 
 def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
-    """Prove the records as `prove` does. Each step of the generator takes a millisecond, and some milliseconds at most."""
+    """Prove the records as `prove` does. Each step of the generator takes about a millisecond."""
     keyless, time_size = NO_RECORD, 1
     number = at = 0
     search = (
@@ -159,7 +160,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
 
 
 def time_deltas(data: bytes) -> Iterator[int]:
-    """Yield the timestamp deltas of the records of a batch that is proven."""
+    """Yield the timestamp deltas of the records of a batch that was proven."""
     at, end = 0, len(data)
     while at < end:
         size, at = read_varint(data, at)
@@ -172,8 +173,8 @@ def _wrong(number: int, why: str) -> DamageError:
 
 
 def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, int, int]:
-    """Pass over the records from `number` to `stop`, exclusive. Stop before a record that does not have the usual form
-    or is not valid, and before a record with which the headers would be more than PORTION.
+    """Check the records with the numbers [number, stop), as long as they have the usual form. Stop before a record of
+    another form or that is not valid, and before more than PORTION headers.
 
     Returns:
         The number and the position of the next record, the number of headers, and the two values of `Proven`.
@@ -293,8 +294,8 @@ def _after_long(data: bytes, at: int, end: int, number: int) -> int:
 
 
 def _read_size(data: bytes, at: int, end: int, number: int, what: str) -> tuple[int, int, int]:
-    """Read the length of a key, a value or a header. Return it, and the positions of the begin and the end of the bytes
-    that follow. The length of a null is -1.
+    """Read the length field of a key, a value or a header. Return the length, and the beginning and the end of the
+    bytes that follow. The length of a null is -1.
     """
     size, at = _read_int(data, at, end, number)
     if not -1 <= size <= end - at:
@@ -382,14 +383,14 @@ def _read_headers(data: bytes, at: int, head: _Head, count: int, number: int, pl
 
 
 def _run_length(data: bytes, number: int, count: int, head: _Head, header_places: list[int]) -> int:
-    """Return how many records from record `number` on are proven by their equality with it: itself, and those that
-    follow it with the same size and the same structure.
+    """Count the records from record `number` on that are proven by comparison with it: they have the same size and the
+    same structure. The record itself is counted.
 
     Args:
         data: the decompressed records of the batch.
-        number: a record that was decoded.
+        number: the number of a record that was decoded.
         count: the number of records of the batch.
-        head: the positions of this record.
+        head: the positions of this record's fields.
         header_places: the positions of the lengths of its headers.
     """
     begin, size = head.begin, head.end - head.begin
@@ -429,9 +430,9 @@ def _run_length(data: bytes, number: int, count: int, head: _Head, header_places
 
 
 def _delta_columns(number: int, head: _Head) -> tuple[bytes, ...]:
-    """Return, for each byte of an offset delta that differs between the records of a run, this byte for record `number`
-    and those that follow it; nothing if the offset delta of the record is longer than necessary. The columns have an
-    end where the number of bytes changes, or another byte.
+    """Return the expected bytes of the offset deltas from record `number` on, as a column for each byte that changes
+    within the run. The columns end where the number of bytes changes, or another byte. No columns if the offset delta
+    of the record is longer than necessary.
     """
     if head.key_size - head.delta != len(encode_varint(number)):
         return ()

@@ -16,8 +16,8 @@ def recompress(header: BatchHeader, plain: bytes, codec: Codec) -> bytes:
     Args:
         header: the header of the batch.
         plain: the decompressed records of the batch.
-        codec: the codec of the result; `Codec.NONE` for records without compression. Records of more than SIZE_MAX bytes
-            are not compressed, because readers do not decompress so many.
+        codec: the new codec; `Codec.NONE` for no compression. More than SIZE_MAX bytes of records are not compressed,
+            because readers would not decompress them.
     """
     if len(plain) > compression.SIZE_MAX:
         codec = Codec.NONE

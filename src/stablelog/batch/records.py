@@ -1,7 +1,7 @@
 """Codec for the records of a batch.
 
-Only code that needs the content of batches uses this module: coordinators, topic compaction and tools. The log proves
-the records of a batch without decoding them (`batch.proof`), and serves batches as they are.
+Only coordinators, topic compaction and tools need the content of batches. The log proves the records of a batch without
+decoding them (`batch.proof`), and serves batches as they are.
 
 Format: docs/formats.md, "Record".
 """
@@ -35,9 +35,7 @@ QUICK_SIZE_MAX = 32 << 10
 
 
 class Record(NamedTuple):
-    """One record. `offset` is the absolute offset, not relative to the batch. `encode_batch` ignores this field and
-    numbers the records itself.
-    """
+    """One record of a batch. `offset` is absolute; `encode_batch` ignores it, and numbers the records itself."""
 
     offset: int
     timestamp_ms: int
@@ -50,7 +48,7 @@ NULL_SIZE = encode_varint(-1)
 
 
 def _field(value: bytes | None) -> tuple[bytes, bytes]:
-    """Encode the name or value of a record header. Return its size as a varint, and its bytes. A null has size -1."""
+    """Encode the name or value of a record header, as its size (a varint, -1 for null) and its bytes."""
     return (NULL_SIZE, b"") if value is None else (encode_varint(len(value)), value)
 
 
@@ -66,7 +64,8 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def read_headers(data: bytes, at: int) -> tuple[list[Header], int]:
-    """Read the headers of a record, which begin at `at` with their number. Return them, and the position after them.
+    """Read the headers of a record, which begin at `at` with their number. Return the headers, and the position after
+    them.
 
     Raises:
         DamageError: they are not valid.
@@ -93,9 +92,7 @@ def encode_record(
     offset_delta: int,
     timestamp_delta: int,
 ) -> bytes:
-    """Return the bytes of a record, with its length field. The deltas are relative to the batch's base offset and base
-    timestamp.
-    """
+    """Encode a record, with its length field. The deltas are relative to the batch's base offset and base timestamp."""
     # The client calls this for each record. So the varints of small numbers are taken from their list without a call.
     short, short_count = SHORT_VARINTS, SHORT_COUNT
     if key is None:
@@ -144,10 +141,10 @@ def encode_batch(
     extra_attributes: int = 0,
     position_count: int = 0,
 ) -> bytes:
-    """Encode a batch of these records, in this order, with consecutive offsets from `base_offset`.
+    """Encode a batch of these records, with consecutive offsets from `base_offset` on.
 
-    `position_count` is only for a commit marker in a commit-ordered topic: the marker takes this number of offsets, one
-    for each record of its transaction, in addition to its own offset.
+    `position_count` is only for a commit marker in a commit-ordered topic. The marker takes this number of offsets, one
+    for each record of its transaction, in addition to its own.
     """
     records = list(records)
     assert records, "a batch of no records"
@@ -177,7 +174,7 @@ def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) of each record in the decompressed records of a batch.
 
     Raises:
-        DamageError: the bytes are not exactly `count` records. The generator may have yielded some records before.
+        DamageError: the bytes are not exactly `count` records. Some of them may have been yielded before.
     """
     if count > len(data):
         raise DamageError(f"a batch has {count} records in {len(data)} bytes, which is impossible")
@@ -195,13 +192,12 @@ def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
 
 
 def decode_records(batch: Buffer, position: int = 0, *, size_max: int | None = None) -> list[Record]:
-    """Decode the records of the batch that begins at `position`. The whole batch must be in the buffer.
-
-    The function does not check the CRC; `crc_holds` does.
+    """Decode the records of the batch that begins at `position`. The whole batch must be in the buffer. The CRC is not
+    checked; `crc_holds` does that.
 
     Raises:
-        DamageError: the records do not match the header, or decompress to more than `size_max` bytes; None stands for
-            the limit of `decompress`.
+        DamageError: the records do not match the header, or have more than `size_max` bytes after decompression; None
+            stands for the limit of `decompress`.
     """
     header = read_header(batch, position)
     end = position + header.size
@@ -220,16 +216,15 @@ def decode_records(batch: Buffer, position: int = 0, *, size_max: int | None = N
 
 
 def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, bytes, bytes]]:
-    """Read only the first bytes of each key and value in a batch. This is cheaper than decoding whole records.
+    """Read the first bytes of each key and value in a batch. This is cheaper than decoding whole records.
 
     Args:
-        batch: the buffer that holds the batch.
-        position: where the batch begins; the whole batch must be in the buffer.
+        batch: the buffer with the batch.
+        position: the position of the batch; the whole batch must be in the buffer.
         size: how many bytes of each key and value to return.
 
     Returns:
-        (offset, first bytes of the key, first bytes of the value) for each record. A null key or value is returned as
-        empty bytes.
+        (offset, first bytes of the key, first bytes of the value) for each record. A null is returned as empty bytes.
 
     Raises:
         DamageError: the records do not match the header.
@@ -255,12 +250,12 @@ def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, byt
 def find_by_time(
     batch: Buffer, timestamp_ms: int, start_offset: int, *, position: int = 0
 ) -> tuple[int, int] | None:
-    """Return (offset, timestamp) of the first record at or after `start_offset` whose timestamp is at least
-    `timestamp_ms`; None if there is none.
+    """Return (offset, timestamp) of the first record in a batch with this timestamp and this offset, or later ones;
+    None if there is none.
 
-    The records may not match the header, if the broker did not prove them (`stablelog.produce.proof`). In this case, and
-    if the batch is so large that decoding it would delay other requests, the function returns the batch's first offset
-    and maximum timestamp instead. A reader that begins at this offset misses no record.
+    If the records cannot be decoded, or only with a long delay of other requests, return the batch's first offset and
+    greatest timestamp instead. A reader that begins at this offset misses no record. Records may be invalid if the
+    broker did not prove them (`stablelog.produce.proof`).
     """
     header = read_header(batch, position)
     records = decode_if_small(batch, position)
@@ -273,12 +268,12 @@ def find_by_time(
 
 
 def is_decoded_quickly(header: BatchHeader) -> bool:
-    """Whether a batch with this header is decoded within some milliseconds, whatever bytes its records consist of."""
+    """Whether a batch with this header is certainly decoded within some milliseconds."""
     return header.codec is Codec.NONE and header.size <= QUICK_SIZE_MAX
 
 
 def decode_if_small(batch: Buffer, position: int = 0) -> list[Record] | None:
-    """Decode the records of a client's batch; return None if the batch is too large, or if its records do not match its
+    """Decode the records of a client's batch. Return None if the batch is too large, or if its records do not match the
     header.
     """
     header = read_header(batch, position)

@@ -12,11 +12,11 @@ _PRODUCER_POSITION = HEADER.size - 4 - _PRODUCER.size
 def stamp_producer(
     batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
 ) -> int:
-    """Write producer id, producer epoch, base sequence and the attribute `transactional` into a batch. Then compute its
-    CRC again. All other bytes must be final.
+    """Write producer id, producer epoch, base sequence and the attribute `transactional` into a batch, and compute its
+    CRC.
 
     Returns:
-        The number of sequence numbers that the batch uses: one for each offset.
+        How many sequence numbers the batch uses: one for each offset.
 
     Raises:
         DamageError: the bytes are not a record batch.

@@ -1,4 +1,4 @@
-"""Walk through the records of a batch without an object for each: the fields that readers use, as plain values.
+"""Iteration over the records of a batch as plain values, without an object for each record, for fast readers.
 
 A varint of one byte, which most are, is read in place; `read_varint` reads the others. `records.read_headers` reads the
 headers of a record.
@@ -16,14 +16,14 @@ Fields = tuple[int, int, bytes | None, bytes | None, int]
 
 
 def walk_fields(data: bytes, count: int) -> Iterator[Fields]:
-    """Yield the fields of each record.
+    """Yield (timestamp delta, offset delta, key, value, position of the headers) of each record.
 
     Args:
         data: the decompressed records of a batch.
-        count: how many records the header of the batch states.
+        count: the number of records in the header of the batch.
 
     Raises:
-        DamageError: the bytes are not exactly `count` records. The generator may have yielded some records before.
+        DamageError: the bytes are not exactly `count` records. Some of them may have been yielded before.
     """
     at, size = 0, len(data)
     try:

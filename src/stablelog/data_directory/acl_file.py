@@ -1,4 +1,4 @@
-"""The broker's ACLs on disk: the file `acls.json`, which is replaced as a whole.
+"""The file `acls.json` with the broker's ACLs. It is replaced as a whole.
 
 Format: docs/formats.md, "acls.json".
 """
@@ -18,9 +18,8 @@ ROWS_AT_ONCE: Final = 500
 
 
 def encode_acls(bindings: Iterable[AclBinding]) -> bytes:
-    """Encode the content of `acls.json`.
-
-    The rules are encoded in parts: the encoder of JSON lets no other thread run, not even the event loop.
+    """Encode the content of `acls.json`. This is done in parts, because the JSON encoder lets no other thread run
+    meanwhile, not even the event loop.
     """
     rows = map(_row, bindings)
     parts = []
@@ -72,5 +71,5 @@ def _read_row(row: list[str]) -> AclBinding:
 def acl_file(
     disk: Disk, directory: Path, writer: FileWriter | None = None
 ) -> RegisteredFile[list[AclBinding]]:
-    """The file of ACLs of a data directory."""
+    """Return the file of ACLs in a data directory."""
     return RegisteredFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), writer=writer)

@@ -1,7 +1,8 @@
 """The list of topics, `cluster.json`: the id, the settings and the partition count of each topic.
 
-The broker replaces the file as a whole: after a crash a topic exists with all its partitions or not at all. The file
-cannot be rebuilt: a topic's order (offset or commit) and its settings are recorded nowhere else.
+The broker replaces the file as a whole. So after a crash a topic exists with all its partitions or not at all. The file
+cannot be rebuilt, because the order of a topic (offset or commit) and its settings are recorded nowhere else.
+
 Format: docs/formats.md, "cluster.json".
 """
 
@@ -28,8 +29,8 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class ListedTopic:
-    """One topic of the list in `cluster.json`. The object keeps the topic's entry in encoded form, so that a list of
-    thousands of topics is written again quickly.
+    """A topic in `cluster.json`. It caches its encoded entry, so that a list of thousands of topics is written again
+    quickly.
     """
 
     name: str
@@ -39,14 +40,14 @@ class ListedTopic:
 
     @cached_property
     def entry(self) -> str:
-        """The entry of the topic in the file, indented, with a line break before it."""
+        """The topic's entry in the file: indented JSON, with a line break before it."""
         first, *lines, last = json.dumps({self.name: self._fields()}, indent=1).splitlines()
         assert (first, last) == ("{", "}")
         return "".join(f"\n {line}" for line in lines)
 
     @cached_property
     def checked_entry(self) -> str:
-        """The entry of the topic in the text that the CRC covers."""
+        """The topic's entry in the text that the CRC of the file covers."""
         return _compact({self.name: self._fields()})[1:-1]
 
     @property
@@ -68,14 +69,14 @@ class DeletedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The content of the list of topics, `cluster.json`.
+    """The content of `cluster.json`, the list of topics.
 
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to.
-        leader_epoch: the leader epoch of the last start.
-        established_epoch: the leader epoch of the first start at which every partition had all files of this release.
-            Between batches of this or a later epoch there is no gap in the offsets. None before that start, while a
-            directory of Apache Kafka is being taken over.
+        leader_epoch: the leader epoch of the last start of the broker.
+        established_epoch: the leader epoch of the first start at which every partition had all files of stablelog. From
+            this epoch on, no offset is missing between batches. None before that start, while a directory of Apache
+            Kafka is being taken over.
         topics: the topics, in no particular order.
         deleted: the deleted topics that may still have objects in the object store.
     """
@@ -94,7 +95,7 @@ def encode_catalog(
     topics: Iterable[ListedTopic],
     deleted: Iterable[DeletedTopic] = (),
 ) -> bytes:
-    """Encode the list of topics as JSON. The last member is a CRC over the other members."""
+    """Encode the list of topics as JSON. Its last member is a CRC over the other members."""
     listed = list(topics)
     others: dict[str, Any] = {
         "cluster_id": cluster_id,
@@ -114,7 +115,7 @@ def encode_catalog(
 
 
 def _compact(content: dict[str, Any]) -> str:
-    """Encode as JSON without spaces and with sorted names: this is what the CRC of the list of topics covers."""
+    """Encode as JSON without spaces and with sorted names, as the CRC of the list of topics covers it."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
@@ -127,7 +128,7 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     """Read the list of topics; None if `cluster.json` does not exist.
 
     Raises:
-        UnknownFormatError: this release does not read the form of the file.
+        UnknownFormatError: this release does not read the version of the file.
         DamageError: the file is damaged.
     """
     path = directory / CATALOG_FILE

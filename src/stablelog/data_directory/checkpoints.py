@@ -1,8 +1,9 @@
-"""Kafka's checkpoint files of a data directory: an offset for each partition.
+"""Kafka's checkpoint files of a data directory. Each has an offset for every partition.
 
-`recovery-point-offset-checkpoint` records the offset up to which each partition was synced. The broker writes the file
-at most a second after that sync, and does not sync the file itself. All data before a recorded offset was durable. If
-recovery finds damaged data before that offset, it reports the damage and never truncates the log.
+`recovery-point-offset-checkpoint` records the offset up to which each partition was synced. The broker writes it at
+most a second after the sync, and does not sync the file itself. All data before a recorded offset was durable: if
+recovery finds damage there, it reports the damage and never truncates the log.
+
 Format: docs/formats.md, "offset checkpoints".
 """
 
@@ -33,8 +34,8 @@ Offsets = dict[TopicPartition, int]
 
 
 def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
-    """Return the offset of each partition in the checkpoint at `path`. An empty file has none: Kafka creates the file
-    before it writes it.
+    """Decode the offsets in the checkpoint at `path`, by partition. An empty file has none, because Kafka creates the
+    file before it writes it.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -63,9 +64,7 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
-    """Read a checkpoint file: an offset for each partition.
-
-    The result is empty if the file is missing, or if Kafka has created it and not written it.
+    """Read the offsets in a checkpoint file, by partition. There are none if the file is missing or empty.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -78,7 +77,9 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
 
 
 def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
-    """Read a checkpoint file. If the file is damaged, log the damage and its `consequence`, and return no offsets."""
+    """Read the offsets in a checkpoint file. If it is damaged, log the damage and its `consequence`, and return no
+    offsets.
+    """
     try:
         return read_offset_checkpoint(disk, path)
     except DamageError as error:
@@ -87,7 +88,7 @@ def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
 
 
 def write_offset_checkpoint(writer: FileWriter, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Write a checkpoint file. Durable on return."""
+    """Write a checkpoint file. It is durable on return."""
     writer.write_atomic(path, encode_offset_checkpoint(offsets))
 
 
@@ -95,11 +96,13 @@ class OffsetCheckpoint:
     """A checkpoint file that is written only when the offsets have changed.
 
     Args:
-        read_offsets: returns the present offsets by partition. May be called in a thread.
-        durable: whether every write has to be durable on return.
+        writer: writes the file.
+        path: the path of the file.
+        read_offsets: returns the present offsets, by partition. It may be called in a thread.
+        durable: whether every write must be durable on return.
 
     Attributes:
-        offsets: the offsets by partition that were last read from the file or written to it.
+        offsets: the offsets that the file has, by partition.
     """
 
     def __init__(
@@ -114,15 +117,15 @@ class OffsetCheckpoint:
         self.offsets: Offsets = {}
 
     def use_recorded(self, offsets: Offsets) -> None:
-        """Take over the offsets that the caller has read from the checkpoint file."""
+        """Begin with the offsets that the caller has read from the file."""
         self.offsets = offsets
         self._is_recorded = True
 
     def keep_topics(self, names: Collection[str]) -> None:
-        """Remove the offsets of topics that are not in `names` from the file.
+        """Remove the offsets of all topics from the file that are not in `names`.
 
-        Otherwise a topic that is later created with the name of a deleted one, and begins at offset 0, would get the
-        offsets of the deleted one.
+        Otherwise a new topic with the name of a deleted one, which begins at offset 0, would get the offsets of the
+        deleted one.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.
@@ -132,13 +135,12 @@ class OffsetCheckpoint:
         self.write(self._encode_changed(known, self._change_count))
 
     def invalidate_changes(self) -> None:
-        """Note that partitions were deleted: `write` must not write offsets that `changed_offsets` has returned before."""
+        """Invalidate the offsets that `changed_offsets` has returned, because they may name deleted partitions."""
         self._change_count += 1
 
     def changed_offsets(self, *, anyway: bool = False) -> "ChangedOffsets | None":
-        """Return the present offsets for `write`; None if the file has them already and `anyway` is False.
-
-        May run in a thread.
+        """Return the present offsets for `write`; None if the file has them already, unless `anyway`. May run in a
+        thread.
         """
         # Read the change count before the offsets: if a partition is deleted during this call, the offsets are outdated
         # and must not be written.
@@ -153,7 +155,8 @@ class OffsetCheckpoint:
         return ChangedOffsets(offsets, encode_offset_checkpoint(offsets), change_count)
 
     def write(self, changed: "ChangedOffsets | None", *, durable: bool = False) -> None:
-        """Write the offsets that `changed_offsets` returned, unless later ones were written or partitions were deleted since.
+        """Write offsets that `changed_offsets` has returned. Do nothing if they are outdated: later ones were written,
+        or partitions were deleted since.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.
@@ -168,12 +171,14 @@ class OffsetCheckpoint:
         self._is_recorded = True
 
     def write_if_changed(self) -> None:
-        """Write the present offsets of the partitions if they have changed. Raises as `write` does."""
+        """Write the present offsets if they have changed. Raises the errors of `write`."""
         self.write(self.changed_offsets())
 
 
 class ChangedOffsets(NamedTuple):
-    """Offsets for a checkpoint file, the new content of the file, and the change count when the offsets were read."""
+    """Offsets to be written into a checkpoint file, with the encoded content of the file and the change count at the
+    time when they were read.
+    """
 
     offsets: Offsets
     content: bytes

@@ -1,4 +1,4 @@
-"""The file `.kafka_cleanshutdown`, which marks a clean stop of the broker.
+"""The file `.kafka_cleanshutdown`, by which a broker marks that it has stopped cleanly.
 
 Format: docs/formats.md, "A data directory".
 """
@@ -19,9 +19,8 @@ CLEAN_SHUTDOWN: Final = b'{"version":%d,"brokerEpoch":-1}' % CLEAN_SHUTDOWN_VERS
 
 
 def check_clean_shutdown(disk: Disk, path: Path) -> None:
-    """Check the file that marks a clean stop.
-
-    An empty file is valid, because old releases of Kafka write an empty file.
+    """Check the content of the file that marks a clean stop. An empty file is valid, because old releases of Kafka
+    write one.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -44,9 +43,7 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
-    """Whether the last broker that used the directory has stopped cleanly, so that the file `path` marks a clean stop.
-
-    The result is True even if the file is damaged.
+    """Whether the last broker has stopped cleanly, because the file `path` exists. A damaged file counts, too.
 
     Raises:
         UnknownFormatError: a later release has written the file.

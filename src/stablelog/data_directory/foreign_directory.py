@@ -1,8 +1,8 @@
-"""Directories that are no data directory: a wrong path must not fill a user's directory with a broker's files.
+"""Protection of other directories: a wrong path must not fill a user's directory with a broker's files.
 
-A name alone proves nothing: `backup-1` looks like the directory of a partition, and many programs have a `users.json`. So
-a directory counts as a data directory only if one of its entries has the content that a broker writes. The files whose
-names no other program has count by their names.
+A directory counts as a data directory only if one of its entries has content that a broker writes. A name alone proves
+little: `backup-1` looks like a partition's directory, and many programs have a `users.json`. Only files with names that
+no other program uses count by their names.
 """
 
 import re
@@ -36,7 +36,7 @@ _PARTITION: Final = re.compile(r".+-\d+(?:\..+-(?:delete|stray))?")  # The name 
 
 
 def refuse_foreign_directory(disk: Disk, directory: Path) -> None:
-    """Refuse a directory that has files, none of which a broker has written. Hidden files do not count.
+    """Refuse a directory that has files, but none that a broker has written. Hidden files do not count.
 
     Raises:
         UsageError: the directory is no data directory.
@@ -52,7 +52,7 @@ def refuse_foreign_directory(disk: Disk, directory: Path) -> None:
 
 
 def _is_own(disk: Disk, directory: Path, name: str) -> bool:
-    """Whether a broker has written an entry of a directory."""
+    """Whether a broker has written this entry of a directory."""
     path = directory / name
     if disk.is_dir(path):
         return _PARTITION.fullmatch(name) is not None and _has_partition(disk.list_dir(path))
@@ -69,5 +69,5 @@ def _is_own(disk: Disk, directory: Path, name: str) -> bool:
 
 
 def _has_partition(names: list[str]) -> bool:
-    """Whether a directory with these names has a partition's log file, or the file with the topic's id."""
+    """Whether the names of a directory include a partition's log file, or the file with the topic's id."""
     return METADATA_FILE in names or any(is_log(name.removesuffix(".deleted")) for name in names)

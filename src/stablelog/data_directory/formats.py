@@ -1,8 +1,9 @@
-"""Check, before a start writes anything, whether this release reads the forms of the files in the data directory.
+"""Check of the format versions in a data directory, before a start of the broker writes anything.
 
-The check covers the files of the directory itself and all files and records of the coordinators' logs: the broker
-cannot serve without them. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`); if
-this release does not read one of its files, only that partition stays offline.
+The broker needs the files of the directory itself, and all files and records of the coordinators' logs: without them it
+does not start. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`). If this release
+does not read one of its files, only that partition stays offline.
+
 Format: docs/formats.md, "How formats change".
 """
 
@@ -41,10 +42,10 @@ VERSION_SIZE: Final = 2
 
 
 class ReadVersions(NamedTuple):
-    """The versions of a kind of value that this release reads.
+    """The versions of one kind of value that this release reads.
 
     Attributes:
-        what: the name of the value.
+        what: the name of the kind.
         known: the greatest version.
         least: the least version.
     """
@@ -80,25 +81,22 @@ OFFSETS_LOG_VALUES: Final = {
 
 
 def check_formats(disk: Disk, directory: Path) -> None:
-    """Check that this release reads the forms of all files of a data directory that the broker needs to start.
-
-    Nothing is written. Damage is not reported here: the code that reads the damaged file reports it.
+    """Check that this release reads all files of a data directory that the broker needs to start. Nothing is written.
+    Damage is ignored here, because the code that reads the file reports it.
 
     Raises:
-        UnknownFormatError: this release does not read the form of a file. The error names the file, and the offset if
-            the file is a log.
+        UnknownFormatError: this release does not read the version of a file or record. The error names the file and, in a
+            log, the offset.
     """
     for _, newer in newer_formats(disk, directory):
         raise newer
 
 
 def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, UnknownFormatError]]:
-    """Find the files that the broker needs to start and whose form this release does not read.
+    """Find the files that the broker needs to start, and whose version this release does not read. Nothing is written.
 
-    Nothing is written. In each coordinator's log the search ends at the first such file or record.
-
-    Returns:
-        For each of these files, its path and the error that names it.
+    Yields:
+        The path of the file, and the error that names it. In each coordinator's log, only the first one is found.
     """
     for name, check in _CHECKS.items():
         path = directory / name
@@ -119,11 +117,11 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, UnknownFo
 
 
 def check_partition_formats(disk: Disk, directory: Path) -> None:
-    """Check whether this release reads the forms of a partition's files. Damage that a start repairs is ignored.
+    """Check that this release reads the versions of a partition's files. Damage that a start repairs is ignored.
 
     Raises:
-        UnknownFormatError: this release does not read the form of one of the files. The error names the file.
-        DamageError: the file that records at which offset the partition's commit-ordered view begins is damaged.
+        UnknownFormatError: this release does not read the version of a file. The error names the file.
+        DamageError: the file that records where the commit-ordered view begins is damaged.
     """
     listing = Listing(disk, directory)
     partition_formats.check_formats(listing)
@@ -175,7 +173,7 @@ def _newer_in_log(
 def _check_records(
     disk: Disk, path: Path, values: dict[int, ReadVersions], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the records of a log file, up to the first damaged or torn batch."""
+    """Check the versions of the records in a log file, up to the first damaged or torn batch."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -193,10 +191,8 @@ def _check_records(
 def _check_batch(
     path: Path, batch: Buffer, values: dict[int, ReadVersions], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the records of a batch.
-
-    Skip a record if one with the same first bytes of key and value is in `checked`. Committed offsets with tagged fields
-    are all read.
+    """Check the versions of the records in a batch. Records with the same first bytes of key and value as one in
+    `checked` are skipped. Committed offsets with tagged fields are all read.
     """
     has_tags = False
     for offset, key, value in record_heads(batch, 0, VERSION_SIZE):
@@ -212,7 +208,7 @@ def _check_batch(
 
 
 def _check_record(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> None:
-    """Check the first bytes of a record's key and value: the kind of the record and the version of the value."""
+    """Check the kind of a record and the version of its value, from the first bytes of key and value."""
     kind = int.from_bytes(key, "big")
     if values is COMMIT_LOG_VALUES:
         transaction_records.check_kind(kind)

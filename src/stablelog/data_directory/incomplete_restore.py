@@ -1,8 +1,8 @@
-"""The file that marks an incomplete restore: a data directory that has it may lack files, and no broker may use it.
+"""The file `restoring`, which marks an incomplete restore: the data directory may lack files, and no broker may use it.
 
-The file is empty until the restore publishes its first manifest. From then on it contains the nonce of the restore,
-which its objects in the store have, too. If the restore is interrupted, the next one ignores these objects: no broker
-has ever used the directory that they belong to.
+The file is empty until the restore publishes its first manifest. From then on it has the nonce (a random id) of the
+restore, which the restore's objects in the store have, too. If the restore is interrupted, the next one ignores these
+objects: no broker has used the directory that they belong to.
 
 Format: docs/formats.md, "restoring".
 """
@@ -34,19 +34,19 @@ def check_is_restored(disk: Disk, directory: Path) -> None:
 
 
 def encode_restoring(nonces: Iterable[bytes]) -> bytes:
-    """Encode the content of the file.
+    """Encode the content of the file `restoring`.
 
     Args:
-        nonces: the nonces of the restores that have published manifests and were interrupted, and of this one.
+        nonces: the nonces of this restore, and of interrupted ones that have published manifests.
     """
     return json.dumps({"version": VERSION, "nonces": sorted(one.hex() for one in nonces)}).encode()
 
 
 def read_restoring(disk: Disk, directory: Path) -> frozenset[bytes]:
-    """Return the nonces of the restores that were interrupted; none if they have published nothing.
+    """Return the nonces of interrupted restores that have published manifests.
 
     A damaged file counts as one without nonces. The next restore then takes the manifests of the interrupted ones for
-    those of restores that are in use, and leaves out more offsets and numbers than it has to.
+    those of finished restores, and leaves out more offsets and numbers than necessary.
 
     Raises:
         UnknownFormatError: a later release has written the file.

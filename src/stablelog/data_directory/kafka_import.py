@@ -1,8 +1,8 @@
-"""Takeover of a data directory of Apache Kafka: finds its topics from the names of its directories.
+"""Takeover of a data directory of Apache Kafka: finds its topics by the names of its directories.
 
-A directory of stablelog that has lost `cluster.json` looks like a directory of Kafka. The broker recognises such a
-directory by files that only stablelog writes, and refuses to start on it: the settings and the order of its topics are
-unknown, so the broker would serve the topics with wrong settings and in the wrong order.
+A directory of stablelog without its `cluster.json` looks like a directory of Kafka. The broker recognises it by files
+that only stablelog writes, and refuses it: the settings and the order of its topics are lost, so it would serve them
+wrongly.
 """
 
 import logging
@@ -39,14 +39,15 @@ META_NAMES = {"version", "cluster.id", "node.id"}
 
 
 def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
-    """Find the topics of a data directory without a list of topics, with the settings that Kafka's controllers stored.
+    """Find the topics of a data directory that has no list of topics, with the settings that Kafka's controllers have
+    recorded.
 
-    If the directory has the controllers' log, that log gives the partition count of each topic. If a partition of the
-    log has no directory, a warning is logged, and the partition is offline.
+    If the directory has the controllers' log, the log gives the partition count of each topic. If one of these
+    partitions has no directory, a warning is logged, and the partition is offline.
 
     Raises:
-        DamageError: the directory is a stablelog directory that has lost its list of topics; or a partition is missing
-            that the controllers' log does not contain; or a file in the directory is damaged.
+        DamageError: the directory is a stablelog directory that has lost its list of topics; a directory is missing
+            between those of a topic's partitions; or a file is damaged.
     """
     found = _find_partitions(disk, directory)
     if not found:
@@ -79,7 +80,7 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
 
 
 def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UUID | None]]:
-    """Find, for each topic, the partitions that have a directory with Kafka's files, and the topic ids in these files.
+    """Find the partitions that have a directory with Kafka's files, by topic, with the topic ids in these files.
 
     Raises:
         DamageError: as `find_topics`.
@@ -103,7 +104,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise DamageError if a partition in `wanted` has no directory. `partitions` are the partitions that have one."""
+    """Raise DamageError if a partition in `wanted` has no directory. `partitions` are those that have one."""
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
         gone = ", ".join(
@@ -118,9 +119,8 @@ def _check_holes(directory: Path, topic: str, partitions: Collection[int], wante
 
 
 def _check_is_kafkas(disk: Disk, partition: Path) -> None:
-    """Raise DamageError if a partition's directory holds a file that only stablelog writes.
-
-    The data directory is then not one of Apache Kafka, but one of stablelog that has lost its list of topics.
+    """Raise DamageError if a partition's directory has a file that only stablelog writes: then this is a stablelog
+    directory that has lost its list of topics.
     """
     for name in disk.list_dir(partition):
         if name in OUR_NAMES or name.endswith(OUR_SUFFIXES):
@@ -128,9 +128,8 @@ def _check_is_kafkas(disk: Disk, partition: Path) -> None:
 
 
 def _check_meta(disk: Disk, directory: Path) -> None:
-    """Raise DamageError if stablelog wrote `meta.properties`.
-
-    The directory is then not one of Apache Kafka, but one of stablelog that has lost its list of topics.
+    """Raise DamageError if stablelog has written `meta.properties`: then this is a stablelog directory that has lost
+    its list of topics.
     """
     path = directory / META_FILE
     if not disk.exists(path):

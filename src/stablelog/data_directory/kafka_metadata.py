@@ -1,7 +1,8 @@
-"""Topics, partitions and settings as Apache Kafka's controllers recorded them.
+"""The topics, partitions and settings that Apache Kafka's controllers have recorded.
 
-The records are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The
-broker reads it once, when it takes over a directory that Kafka wrote.
+They are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The broker reads
+it once, when it takes over a directory of Kafka.
+
 Source: KIP-746 (the records), KIP-630 (the snapshots).
 """
 
@@ -32,12 +33,12 @@ _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 @dataclass(slots=True)
 class ControllerTopic:
-    """A topic in the controllers' log.
+    """A topic, as the controllers' log describes it.
 
     Attributes:
-        topic_id: None if only settings of the topic were found.
+        topic_id: the id; None if only settings of the topic were found.
         configs: its settings, by Kafka's names.
-        partitions: the indexes of its partitions.
+        partitions: the numbers of its partitions.
         nodes: the ids of the brokers that have a replica of one of its partitions.
     """
 
@@ -48,9 +49,10 @@ class ControllerTopic:
 
 
 def read_topics(disk: Disk, directory: Path) -> dict[str, ControllerTopic]:
-    """Read the topics by name from the controllers' log in a data directory of Apache Kafka.
+    """Read the topics from the controllers' log in a data directory of Apache Kafka, by name.
 
-    A file of the log is read up to its first damaged batch, because a crash can leave an incomplete batch at the end.
+    Each file of the log is read up to its first damaged batch, because a crash may leave an incomplete batch at the
+    end.
     """
     metadata = directory / f"{METADATA_TOPIC}-0"
     topics: dict[str, ControllerTopic] = {}
@@ -83,7 +85,9 @@ def _values(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _apply(topics: dict[str, ControllerTopic], names_by_id: dict[uuid.UUID, str], value: bytes) -> None:
-    """Apply one record of the controllers' log to `topics`. A record has a frame version, kind, version and fields."""
+    """Apply one record of the controllers' log to `topics`. A record has a frame version, a kind, a version, and
+    fields.
+    """
     try:
         _, at = read_uvarint(value, 0)
         kind, at = read_uvarint(value, at)

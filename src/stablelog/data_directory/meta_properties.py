@@ -1,6 +1,6 @@
-"""The file `meta.properties`, in which Apache Kafka and stablelog record the cluster and the node of a data directory.
+"""The file `meta.properties`, which records the cluster and the node that a data directory belongs to.
 
-The broker, when it starts, `stablelog verify` and Spark read the file with the functions of this module.
+The broker reads it at its start, and so do `stablelog verify` and Spark.
 
 Format: docs/formats.md, "meta.properties".
 """
@@ -25,9 +25,9 @@ class Meta:
     """The content of `meta.properties`.
 
     Attributes:
-        cluster_id: id of the cluster that the data directory belongs to; empty if the file does not contain it.
-        node_id: id of the broker that the directory belongs to; None if the file does not contain it.
-        fault: a defect of the file, after which the broker writes the file again; None without a defect.
+        cluster_id: id of the cluster that the data directory belongs to; empty if the file does not have it.
+        node_id: id of the broker that the directory belongs to; None if the file does not have it.
+        fault: a defect because of which the broker writes the file again; None if there is none.
     """
 
     cluster_id: str
@@ -36,12 +36,12 @@ class Meta:
 
 
 def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
-    """Read and check `meta.properties`, without writing anything.
+    """Read and check `meta.properties`. Nothing is written.
 
     Args:
-        disk: the disk that the directory is on.
+        disk: the disk of the directory.
         directory: the data directory.
-        catalog: the directory's list of topics; None if the directory has none, or the caller has not read it.
+        catalog: the directory's list of topics; None if there is none, or if the caller has not read it.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -79,14 +79,14 @@ def _fault(pairs: dict[str, str], version: int | None) -> str | None:
 
 
 def node_id_of(disk: Disk, directory: Path) -> int | None:
-    """Return the id of the broker that a data directory belongs to; None if no file contains it."""
+    """Return the id of the broker that a data directory belongs to, from `meta.properties`; None if it is not there."""
     with contextlib.suppress(FileNotFoundError):
         return node_id_in(decode_meta(disk.read_bytes(directory / META_FILE)))
     return None
 
 
 def decode_meta(content: bytes) -> dict[str, str]:
-    """Return the properties in a `meta.properties` file. Lines that are no properties are ignored."""
+    """Decode the properties in a `meta.properties` file. Lines that are no properties are ignored."""
     lines = content.decode(errors="replace").splitlines()
     return {
         name.strip(): value.strip()
@@ -96,13 +96,13 @@ def decode_meta(content: bytes) -> dict[str, str]:
 
 
 def encode_meta(cluster_id: str, node_id: int, more: Sequence[str]) -> bytes:
-    """Encode the content of a `meta.properties` file, with the lines `more` at its end."""
+    """Encode the content of `meta.properties`. The lines `more` are added at its end."""
     lines = [f"version={META_VERSION}", f"cluster.id={cluster_id}", f"node.id={node_id}", *more]
     return "\n".join([*lines, ""]).encode()
 
 
 def node_id_in(properties: Mapping[str, str]) -> int | None:
-    """Return the node id in the properties of `meta.properties`; None if there is none, or if it is no number."""
+    """Return the node id in the properties of `meta.properties`; None if it is missing or no number."""
     return parse_natural(properties.get("node.id", properties.get("broker.id", "")))
 
 

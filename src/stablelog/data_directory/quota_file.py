@@ -1,4 +1,4 @@
-"""The quotas of clients on disk: the file `quotas.json`, which is replaced as a whole.
+"""The file `quotas.json` with the quotas of clients. It is replaced as a whole.
 
 Format: docs/formats.md, "quotas.json".
 """
@@ -50,7 +50,7 @@ def _read_row(row: tuple[dict[str, str | None], dict[str, float]]) -> tuple[Enti
 
 
 def quota_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> RegisteredFile[Quotas]:
-    """The file of quotas of a data directory."""
+    """Return the file of quotas in a data directory."""
     return RegisteredFile(
         QUOTAS, disk, directory, decode=decode_quotas, empty=encode_quotas({}), writer=writer
     )

@@ -1,8 +1,10 @@
-"""A small file of the data directory whose loss must not go unnoticed, such as the dynamic settings or the ACLs.
+"""A small file of the data directory that is registered in `meta.properties`, so that its loss is noticed: the dynamic
+settings, ACLs, users or quotas.
 
-The file has two lines: JSON with a version, and the CRC-32C of that line in eight hex digits. The broker replaces the
-file as a whole. A line in `meta.properties` records that the file exists. Without that line the broker would take a lost
-file for one that was never written: it would start with other settings, or without ACLs.
+The file has two lines: JSON with a version, and the CRC-32C of that line in eight hex digits. The broker replaces it as
+a whole. A line in `meta.properties` registers the file. Without this line, the broker would take a lost file for one
+that was never written, and start with other settings, or without ACLs.
+
 Format: docs/formats.md, "broker.json".
 """
 
@@ -35,13 +37,13 @@ Content = TypeVar("Content")
 
 
 class FileKind(NamedTuple):
-    """One kind of noted file.
+    """One kind of registered file.
 
     Attributes:
         name: the name of the file.
         key: the key of its line in `meta.properties`.
         what: the content, for error messages: `the broker's settings`.
-        why: what the file holds, for error messages: `the settings that were changed while the broker ran`.
+        why: what the file has, for error messages: `the settings that were changed while the broker ran`.
         version: the greatest version of the format that this release reads.
         is_private: whether only the owner of the file may read it.
     """
@@ -55,7 +57,7 @@ class FileKind(NamedTuple):
 
     @property
     def meta_line(self) -> str:
-        """The line of `meta.properties` that records that the file exists."""
+        """The line of `meta.properties` that registers the file."""
         return f"{self.key}={self.name}"
 
 
@@ -82,23 +84,23 @@ REGISTERED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
 
 
 def encode_json(version: int, members: Mapping[str, object]) -> bytes:
-    """Encode the content of a noted file."""
+    """Encode the content of a registered file."""
     return with_crc(json.dumps({"version": version, **members}, separators=(",", ":")).encode())
 
 
 def with_crc(text: bytes) -> bytes:
-    """Return the content of a noted file with this line of JSON."""
+    """Return the content of a registered file: this line of JSON, and the line with its CRC."""
     return text + b"\n%08x\n" % crc32c(text)
 
 
 def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str, Any]], Content]) -> Content:
-    """Decode the content of a noted file.
+    """Decode the content of a registered file.
 
     Args:
         kind: the kind of the file.
         content: the bytes of the file.
-        read: converts the version and the members of the JSON object. It may raise ValueError, KeyError, TypeError or
-            AttributeError for members that it does not understand.
+        read: converts the version and the members of the JSON object. For members that are not valid, it may raise
+            ValueError, KeyError, TypeError or AttributeError.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -121,12 +123,12 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
 
 
 def has_registered_file(kind: FileKind, disk: Disk, directory: Path) -> bool:
-    """Whether a data directory has the file, or had it."""
+    """Whether a data directory has the file, or has lost it."""
     return disk.exists(directory / kind.name) or is_registered(kind, disk, directory)
 
 
 def is_registered(kind: FileKind, disk: Disk, directory: Path) -> bool:
-    """Whether `meta.properties` says that a data directory has the file."""
+    """Whether `meta.properties` of a data directory registers the file."""
     try:
         meta = disk.read_bytes(directory / META_FILE)
     except FileNotFoundError:
@@ -135,12 +137,15 @@ def is_registered(kind: FileKind, disk: Disk, directory: Path) -> bool:
 
 
 class RegisteredFile(Generic[Content]):
-    """A noted file of one data directory.
+    """A registered file of one data directory.
 
     Args:
+        kind: the kind of the file.
+        disk: the disk of the directory.
+        directory: the data directory.
         decode: decodes the bytes of the file; raises DamageError or UnknownFormatError.
         empty: the encoded content without entries.
-        writer: writes the file; the disk itself by default.
+        writer: writes the file; None for the disk itself.
     """
 
     def __init__(
@@ -163,11 +168,11 @@ class RegisteredFile(Generic[Content]):
         self._is_registered = partial(is_registered, kind, disk, directory)
 
     def load(self) -> Content:
-        """Read the file; the content without entries if the file was never written. Nothing is written.
+        """Read and decode the file. If it was never written, return the content without entries. Nothing is written.
 
         Raises:
             UnknownFormatError: a later release has written the file.
-            DamageError: the file is damaged, or missing although `meta.properties` says that it exists.
+            DamageError: the file is damaged, or missing although `meta.properties` registers it.
         """
         try:
             with adding_path(self.path):
@@ -184,7 +189,7 @@ class RegisteredFile(Generic[Content]):
         )
 
     def register(self) -> None:
-        """Write the file without entries and its line in `meta.properties`, unless the line is there already.
+        """Write the file without entries, and its line in `meta.properties`. Do nothing if the line is there already.
 
         Raises:
             RefusedError: the disk refused the write.
@@ -202,26 +207,27 @@ class RegisteredFile(Generic[Content]):
             self._writer.write_atomic(self._meta, meta + separator + line)
 
     def store(self, content: bytes) -> None:
-        """Replace the file. Durable on return.
+        """Replace the content of the file, and register the file if needed. Durable on return.
 
         Raises:
-            RefusedError: the disk refused the write. The file holds either the new content or the old one.
+            RefusedError: the disk refused the write. The file has its old or its new content.
         """
         self.register()
         with self._refusing():
             self._writer.write_atomic(self.path, content, is_private=self._kind.is_private)
 
     def replace(self, content: bytes) -> None:
-        """Replace a file that is noted, without the writer; also in a thread. Durable on return.
+        """Replace the content of a file that is registered already, directly on the disk. May run in a thread. Durable
+        on return.
 
         Raises:
-            DiskError: the disk refused the write. The file holds either the new content or the old one.
+            DiskError: the disk refused the write. The file has its old or its new content.
         """
         self._disk.write_atomic(self.path, content, is_private=self._kind.is_private)
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Convert an error of the disk to RefusedError, and log it."""
+        """Convert a disk error to RefusedError, and log it."""
         try:
             yield
         except DiskError as error:

@@ -1,7 +1,9 @@
-"""The codec of `broker.json`: the dynamic settings, which AlterConfigs and IncrementalAlterConfigs requests have changed.
+"""The file `broker.json` with the dynamic settings, which AlterConfigs and IncrementalAlterConfigs requests have
+changed.
 
-The settings are in the registered file `broker.json` (`registered_file`). If the broker did not notice its loss, the settings of
-the command line would apply again, and retention could delete data that the dynamic settings protect.
+It is a registered file (`registered_file`). If its loss stayed unnoticed, the settings of the command line would apply
+again, and retention could delete data that the dynamic settings protect.
+
 Format: docs/formats.md, "broker.json".
 """
 
@@ -24,7 +26,7 @@ META_LINE: Final = SETTINGS.meta_line
 
 
 class Dynamic(NamedTuple):
-    """The dynamic settings of one data directory.
+    """The dynamic settings in `broker.json`.
 
     Attributes:
         settings: those of this broker.
@@ -40,9 +42,7 @@ class Dynamic(NamedTuple):
 def encode_settings(
     settings: Mapping[str, str], defaults: Mapping[str, str] = NOTHING, groups: GroupConfigs = NO_GROUPS
 ) -> bytes:
-    """Encode the dynamic settings of this broker, of all brokers, and of consumer groups, as the content of
-    `broker.json`.
-    """
+    """Encode the content of `broker.json`: the dynamic settings of this broker, of all brokers, and of consumer groups."""
     members: dict[str, object] = {"settings": dict(settings)}
     version = VERSION_WITHOUT_DEFAULTS
     if defaults or groups:

@@ -1,6 +1,7 @@
-"""The users' credentials on disk: the file `users.json`, which is replaced as a whole.
+"""The file `users.json` with the users' credentials. It is replaced as a whole.
 
-Only the owner of the file may read it: who has it can try passwords, and can take the place of the broker.
+Only its owner may read it: with its content, an attacker could try passwords, and could pose as the broker.
+
 Format: docs/formats.md, "users.json".
 """
 
@@ -37,7 +38,7 @@ def decode_users(content: bytes) -> CredentialTable:
 
 
 def user_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> RegisteredFile[CredentialTable]:
-    """The file of users of a data directory."""
+    """Return the file of users in a data directory."""
     # The secret is stored with the first user. Before that no user exists whom it could hide.
     empty = encode_users(CredentialTable(secrets.token_bytes(SECRET_SIZE)))
     return RegisteredFile(USERS, disk, directory, decode=decode_users, empty=empty, writer=writer)

@@ -1,1 +1,1 @@
-"""Tools that read the files of a running or a stopped broker."""
+"""Tools that work on the files of a running or stopped broker, without its protocol: inspect, verify, repair, restore."""

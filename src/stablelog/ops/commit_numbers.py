@@ -1,9 +1,9 @@
-"""The commit sequences and producer ids that coordinators have assigned, read from all logs of a data directory.
+"""The commit sequences and producer ids that coordinators have assigned, as far as the files of a data directory show.
 
-A coordinator reads the next numbers from its commit log. If the end of the commit log was cut off, the coordinator
-would assign numbers that batches in partitions already have. So `stablelog repair` reads the assigned numbers from the
-batches and producer snapshots of all partitions, and from the bytes that were cut off. Then it appends a record with
-the next numbers to the commit log.
+A coordinator finds the next numbers in its commit log. If the end of the commit log was cut off, it would assign
+numbers again that batches in partitions already have. So `stablelog repair` reads the assigned numbers from the batches
+and producer snapshots of all partitions, and from the bytes that were cut off. Then it appends a record with the next
+numbers to the commit log.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ SPARE_BLOCKS: Final = 1
 
 @dataclass(slots=True)
 class AssignedNumbers:
-    """The commit sequences and producer ids that coordinators have assigned, according to the batches read so far.
+    """The greatest commit sequences and producer ids that were found to be assigned.
 
     Attributes:
         sequence_ends: by transaction group, the greatest commit sequence plus one.
@@ -69,9 +69,7 @@ class AssignedNumbers:
         return self.sequence_ends.get(group, FIRST_SEQUENCE)
 
     def add_batch(self, header: BatchHeader, batch: bytes) -> None:
-        """Take a batch of any partition into account: its producer id, and its commit sequence if the batch is a
-        marker.
-        """
+        """Record the producer id of a batch of any partition and, if the batch is a marker, its commit sequence."""
         self.add_producer_id(header.producer_id)
         if not header.is_control:
             return
@@ -80,13 +78,13 @@ class AssignedNumbers:
             self._raise_sequence_end(marker.group, marker.commit_sequence + 1)
 
     def add_producer_id(self, producer_id: int) -> None:
-        """Note a producer id that is in use. Ignore an id that no coordinator can have assigned."""
+        """Record a producer id as assigned. Ids that no coordinator can have assigned are ignored."""
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def add_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
-        """Note the commit sequences and producer ids in a batch of a transaction group's commit log. Skip damaged
-        records.
+        """Record the commit sequences and producer ids in a batch of a transaction group's commit log. Damaged records
+        are skipped.
 
         Raises:
             UnknownFormatError: a later release has written a record.
@@ -116,15 +114,13 @@ class AssignedNumbers:
 
 
 def group_of_directory(directory: Path) -> str | None:
-    """Return the transaction group whose commit log is in a partition's directory; None for a partition of another
-    topic.
-    """
+    """Return the transaction group whose commit log a partition's directory is; None if it is of another topic."""
     return group_of_log(directory.name.rpartition("-")[0])
 
 
 def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
-    """Return the directories of the commit logs by transaction group, in the order of their partition numbers. The
-    coordinator writes only to the first directory of its group.
+    """Return the directories of the commit logs by transaction group, each list in the order of the partition numbers.
+    A coordinator writes only to the first of them.
     """
     found: dict[str, list[Path]] = {}
     for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -135,11 +131,11 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
 
 
 def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers:
-    """Read the commit sequences and producer ids that coordinators have assigned, as far as the partitions contain
-    them. Data that `stablelog repair` has cut off counts, too.
+    """Find the commit sequences and producer ids that coordinators have assigned, in all partitions of a data
+    directory.
 
-    Reads the batches of all partitions, the producer snapshots, which know producers whose batches are deleted, and the
-    records of the commit logs.
+    The batches are read, also those that `stablelog repair` has cut off; the producer snapshots, which also know
+    producers whose batches are deleted; and the records of the commit logs.
 
     Args:
         disk: the disk of the directories.
@@ -175,22 +171,22 @@ def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNum
 def next_numbers(
     assigned: AssignedNumbers, logged: Mapping[str, AssignedNumbers], group: str, *, is_cut: bool
 ) -> TransactionGroupState | None:
-    """Return the commit sequence and producer id at which the coordinator of a group has to continue, if the commit
-    logs do not contain them.
+    """Decide the commit sequence and producer id at which the coordinator of a group must continue. Return None if its
+    commit log already has numbers that are high enough.
 
-    Coordinators reserve producer ids in blocks. The coordinator continues after the block of the greatest known id and
-    after some spare blocks: a client may have an id without a batch in any partition, and it is unknown which blocks
-    the lost records had reserved.
+    Coordinators reserve producer ids in blocks. The coordinator must continue after the block of the greatest known id,
+    and after some spare blocks: a client may have an id without a batch in any partition, and it is unknown which
+    blocks the lost records had reserved.
 
     Args:
         assigned: the numbers that coordinators have assigned.
         logged: the next numbers in each commit log, by transaction group. All groups take producer ids from one range.
         group: the transaction group.
-        is_cut: whether the end of the group's commit log was cut off. That end may have reserved producer ids that no
-            partition contains.
+        is_cut: whether the end of the group's commit log was cut off. It may have reserved producer ids that no
+            partition has.
 
     Returns:
-        The content of the record to add to the group's commit log; None if the commit logs are sufficient.
+        The content of the record to append to the group's commit log.
     """
     sequence_end, known_end = assigned.sequence_end(group), logged[group].sequence_end(group)
     reserved_end = max(one.producer_ids_end for one in logged.values())
@@ -201,7 +197,7 @@ def next_numbers(
 
 
 def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
-    """Yield the producer ids in a partition's snapshots. Skip a snapshot that cannot be read."""
+    """Yield the producer ids in a partition's snapshots. Snapshots that cannot be read are skipped."""
     for name in disk.list_dir(directory):
         if not is_snapshot(name):
             continue
@@ -211,8 +207,8 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
 
 
 def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[Path, BatchHeader, bytes]]:
-    """Yield every whole batch of a partition: its file, header and bytes. The bytes of data batches are read only in a
-    commit log; in other partitions they are empty. With `with_cuts`, also read the bytes that `repair` cut off.
+    """Yield every whole batch of a partition, as (file, header, bytes). Only in a commit log, the bytes of data batches
+    are read; elsewhere they are empty. With `with_cuts`, the bytes that `repair` has cut off are read, too.
     """
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):
@@ -226,8 +222,8 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
 def _batches_in(
     disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield every whole batch of a log file, also after damage, with its bytes. Without `with_data`, the bytes of data
-    batches are empty.
+    """Yield every whole batch of a log file, also after damage, as (header, bytes). Without `with_data`, the bytes of
+    data batches are empty.
     """
     with contextlib.closing(disk.open(path)) as file:
         for at, header in lost_batches(file, position, base_offset):
@@ -236,10 +232,10 @@ def _batches_in(
 
 @dataclass(frozen=True, slots=True)
 class LostDecisions:
-    """The decisions (commits and aborts) in the part of a commit log that a repair removes when it truncates the log.
+    """The commits and aborts that a repair removes from a commit log when it truncates the log.
 
     Attributes:
-        transactional_ids: the ids whose state changed in the removed part.
+        transactional_ids: the transactional ids whose state changed in the removed part.
         first_commit: the least commit sequence in the removed part; 0 for none.
         last_commit: the greatest commit sequence in the removed part; 0 for none.
     """
@@ -250,7 +246,7 @@ class LostDecisions:
 
 
 def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
-    """Read the decisions of a commit log that a repair will cut off, as far as whole batches contain them."""
+    """Find the commits and aborts that a truncation of a commit log removes, in the whole batches of the removed part."""
     ids, sequences = set(), set()
     for path, position, base_offset in damage.lost_files():
         for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
@@ -269,8 +265,7 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
 def append_next_numbers(
     disk: Disk, directory: Path, group: str, state: TransactionGroupState, *, leader_epoch: int
 ) -> None:
-    """Append a record with the coordinator's next commit sequence and producer id to its commit log. The record is
-    durable on return.
+    """Append a record with the next commit sequence and producer id to a commit log. It is durable on return.
 
     Args:
         disk: the disk of the commit log. No broker may have the log open.

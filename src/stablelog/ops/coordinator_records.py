@@ -1,7 +1,7 @@
-"""Decoder of the records of the coordinators' logs into named fields, for output to users.
+"""Decoder of the records in coordinators' logs into named fields, for the output of `stablelog inspect`.
 
-The output is like that of Kafka's dump tool with `--transaction-log-decoder` and `--offsets-decoder`, plus stablelog's
-own fields. Fields without information (no previous producer, no expiry) are left out.
+The output is like that of Kafka's dump tool with `--transaction-log-decoder` and `--offsets-decoder`, with stablelog's
+own fields. Fields without a value (no previous producer, no expiry) are left out.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ ABSENT = -1  # the value of missing ids, epochs, numbers and times
 
 
 def describer_of(directory: str) -> Describe | None:
-    """Return the function that decodes the records of a partition; None if the partition is not a coordinator's log."""
+    """Return the function that decodes the records of a partition; None if it is not a coordinator's log."""
     topic, _, _ = directory.rpartition("-")
     if group_of_log(topic) is not None:
         return describe_commit_record
@@ -38,8 +38,8 @@ def describer_of(directory: str) -> Describe | None:
 
 
 def describe_commit_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
-    """Decode the key and the value of a record of the commit log, each into named fields. Return None for an unknown
-    kind of record. A null value is a tombstone.
+    """Decode key and value of a record of the commit log into named fields; None for an unknown kind of record. A null
+    value is a tombstone.
     """
     try:
         subject = transaction_records.read_key(key)
@@ -62,8 +62,8 @@ def describe_commit_record(key: bytes, value: bytes | None) -> DescribedRecord |
 
 
 def describe_offsets_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
-    """Decode the key and the value of a record of the offsets log, each into named fields. Return None for an unknown
-    kind of record. A null value is a tombstone.
+    """Decode key and value of a record of the offsets log into named fields; None for an unknown kind of record. A null
+    value is a tombstone.
     """
     try:
         subject = group_records.read_key(key)

@@ -1,4 +1,6 @@
-"""The content of a partition's files as tables. Damaged and torn files are described as far as they can be read."""
+"""The content of a partition's files as tables, for `stablelog inspect`. Damaged and torn files are described as far as
+they can be read.
+"""
 
 import contextlib
 import struct
@@ -76,9 +78,8 @@ RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "kind
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The content of a file: a title, and rows with the same columns. `problem` is the damage at which reading stopped.
-
-    A cell may be a dict: the fields of a record of a coordinator's log.
+    """The content of a file as a table. `problem` is the damage at which reading has stopped; None if all was read. A
+    cell may be a dict: the fields of a record of a coordinator's log.
     """
 
     title: str
@@ -88,7 +89,12 @@ class Table:
 
 
 def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
-    """Describe one file of a partition. Records of the coordinators' logs are decoded.
+    """Make a table of one file of a partition. Records of the coordinators' logs are decoded.
+
+    Args:
+        disk: the disk of the file.
+        path: the path of the file.
+        records: whether a log file is shown record by record, and not batch by batch.
 
     Raises:
         DamageError: the file is of an unknown kind.
@@ -108,7 +114,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
 
 
 def _kind_of(name: str) -> str:
-    """Return the key of a file's kind in `_KINDS`: its suffix, its whole name, or the beginning of its name."""
+    """Return the key of a file's kind in `_KINDS`: its suffix, its name, or the beginning of its name."""
     if has_offset(name):
         return name[OFFSET_DIGITS:]
     return REMOTE_PART_PREFIX if name.startswith(REMOTE_PART_PREFIX) else name.lstrip(".")
@@ -119,7 +125,7 @@ def _decoded(disk: Disk, path: Path, decode: Decode) -> Iterator[Row]:
 
 
 def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
-    """Make a table of a file's rows up to the first damage."""
+    """Make a table of rows, up to the first damage."""
     rows = []
     try:
         for row in found:
@@ -130,14 +136,14 @@ def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
 
 
 def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
-    """Yield the files of a partition's directory that can be described, in order."""
+    """Yield the files of a partition's directory that can be shown, in the order of their names."""
     for name in disk.list_dir(directory):
         if _kind_of(name) in (LOG, *_KINDS):
             yield directory / name
 
 
 def _log_rows(disk: Disk, path: Path, *, records: bool) -> Iterator[Row]:
-    """Yield a row for each batch, or for each record, up to the first damage."""
+    """Yield a row for each batch or each record of a log file, up to the first damage."""
     describe = describer_of(path.parent.name)
     with contextlib.closing(disk.open(path)) as file:
         for position, header, batch in scan_batches(file.read, 0, file.size):
@@ -199,7 +205,7 @@ def _text(content: bytes | None) -> str | None:
 
 
 def _rows_of(row: struct.Struct) -> Decode:
-    """Make the decoder of a file whose content is a sequence of rows, each of this binary structure."""
+    """Make the decoder of a file that consists of rows of this binary structure."""
 
     def decode(content: bytes, _path: Path) -> Iterator[Row]:
         torn = len(content) % row.size
@@ -212,9 +218,7 @@ def _rows_of(row: struct.Struct) -> Decode:
 
 
 def _entries_of(make: Callable[[bytes, Path], OffsetIndex | TimeIndex | TransactionIndex]) -> Decode:
-    """Make the decoder of an offset index, a time index or a transaction index. `make` reads the index from its
-    bytes.
-    """
+    """Make the decoder of an index file. `make` makes the index from the bytes of the file."""
 
     def decode(content: bytes, path: Path) -> Iterator[Row]:
         index = make(content, path)
@@ -266,7 +270,7 @@ def _segment_rows(segments: Iterable[RemoteSegment]) -> Iterator[Row]:
 
 
 def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
-    """Yield a row for each part of the manifest (a file of its own), and a row for each segment that is in no part."""
+    """Yield a row for each part of a manifest (a file of its own), and for each segment that is in no part."""
     for part in manifest.parts:
         yield part.base_offset, None, part.size, f"PART ({part.segment_count} segments)", part.part_id.hex
     yield from _segment_rows(manifest.segments)

@@ -1,11 +1,10 @@
 """Makes a data directory from an object store alone, after the loss of the disk.
 
-1. Everything in the store is read and checked, and the directory is written.
-2. The code of the broker opens and recovers the directory, and all its files are verified. Until here the store has not
-   changed, and the lost broker, if it still runs, goes on.
-3. The restore takes over the chains of manifests, so that the lost broker publishes no more. If it has published until
-   then, the steps 1 and 2 are repeated.
-4. The restore publishes its own manifests, and brokers may use the directory.
+1. Everything in the store is read and checked, and the directory is written. 2. The code of the broker opens and
+recovers the directory, and all its files are verified. Until here the store has not changed, and the lost broker, if it
+still runs, can continue. 3. The restore takes over the chains of manifests, so that the lost broker cannot publish any
+more. If it has published until then, steps 1 and 2 are repeated. 4. The restore publishes its own manifests, and
+brokers may use the directory.
 
 A restore may be killed at any step. The same command, run again, gives the result of an undisturbed restore
 (`restored_directory`).
@@ -34,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class _State(NamedTuple):
-    """What a restore depends on, and what a broker that still runs may change.
+    """The state of the store that a restore depends on. A broker that still runs may change it.
 
     Attributes:
         payloads: the payload of the last manifest of each partition; None if there is none.
@@ -53,9 +52,9 @@ def restore(
     Args:
         store: the object store, with the prefix of the cluster.
         disk: the disk of the directory.
-        directory: the data directory, which must be missing, empty, or that of an interrupted restore.
+        directory: the data directory. It must be missing, empty, or left by an interrupted restore.
         now_ms: the time of the clock.
-        progress: called with what is done, and how many of how many.
+        progress: called with (the present step, items done, items in all).
 
     Raises:
         UsageError: the directory is not empty, or no cluster has used the store; nothing was written.
@@ -87,7 +86,7 @@ class _Restore:
         self._chains: dict[RemotePartition, Chain] = {}
 
     def run(self) -> Report:
-        """Restore, and return the report."""
+        """Restore the directory, and return the report."""
         void = self._target.void
         payloads = {one: self._prefix.last_payload(one, void) for one in all_partitions(self._prefix)}
         state = _State(payloads, read_settings(self._prefix))
@@ -108,7 +107,7 @@ class _Restore:
         return plan, self._target.open(self._now_ms)
 
     def _take_over_all(self) -> _State:
-        """Take over the chains of manifests, and return what they end with: no other broker changes it any more."""
+        """Take over the chains of manifests. Return the state of the store, which no other broker can change any more."""
         self._storage.take_epoch()
         partitions = all_partitions(self._prefix)
         payloads: dict[RemotePartition, bytes | None] = {}
@@ -133,7 +132,7 @@ class _Restore:
 
 
 def _report(plan: RestorePlan, opened: Opened) -> Report:
-    """Complete the report of a plan by what a broker has found in the directory."""
+    """Add to the report of a plan what a broker has found in the directory."""
     ranges = [
         one
         if one.next_offset is None

@@ -1,4 +1,4 @@
-"""Decides what a restore writes, from what the object store has of the cluster. Without I/O.
+"""The plan of a restore: decides what it writes, from what the object store has of the cluster. Without I/O.
 
 Source: docs/decisions/0026-restore.md.
 """
@@ -47,12 +47,12 @@ RECORD_COUNT_MAX: Final = 1_000  # of a batch that the restore appends
 
 @dataclass(slots=True)
 class RestorePlan:
-    """The content of the data directory, and the report.
+    """The content of the restored data directory, and the report.
 
     Attributes:
-        partitions: the contents of the files of partitions, by directory and name.
-        files: the contents of the files beside the partitions, by name.
-        manifests: the manifests that the restore publishes, by partition.
+        partitions: the contents of the partitions' files, by directory and name.
+        files: the contents of the other files, by name.
+        manifests: the manifests to publish, by partition.
         report: the report, without what is read from the restored directory.
     """
 
@@ -69,7 +69,7 @@ def make_plan(
     settings: Dynamic,
     now_ms: int,
 ) -> RestorePlan:
-    """Decide the content of the data directory, without I/O.
+    """Decide the content of the restored data directory. Without I/O.
 
     Args:
         topics: the topics in the store, with all logs of coordinators.
@@ -119,7 +119,7 @@ class _Planner:
         self._manifests: dict[RemotePartition, bytes] = {}
 
     def _add_numbers(self, at: TopicPartition, stored: Stored) -> None:
-        """Take the commit sequences and producer ids of a partition into account."""
+        """Record the commit sequences and producer ids of a partition as assigned."""
         group = self._groups[at[0]]
         log = self._logs.setdefault(group, CommitLog(group))
         if stored.restored is not None:
@@ -132,8 +132,8 @@ class _Planner:
             log.raise_producer_ids_end(producer.producer_id)
 
     def _store_has(self, at: TopicPartition, txn: Transaction) -> bool:
-        """Whether the store has a committed transaction in a partition. All transactions that begin before the end in
-        the store have ended there.
+        """Whether the store has a committed transaction completely in one partition. A transaction that began before
+        the end in the store has ended there.
         """
         stored = self._stored.get(at)
         if stored is None or is_coordinator_log(at[0]):
@@ -152,11 +152,12 @@ class _Planner:
         return producer is not None and producer.producer_epoch >= txn.producer_epoch
 
     def _open_parts(self, at: TopicPartition, stored: Stored) -> Iterator[tuple[OpenPart, LeftOut]]:
-        """Yield the transactions of a partition whose markers are not in the store, and which the restore aborts there.
+        """Yield the transactions whose markers are not in the store, so that the restore must abort them in a
+        partition.
 
-        All of them were decided when the partition was copied. If the store has all records of a committed transaction
+        All of them were decided when the partition was copied. If the store has all records of a committed transaction,
         and lacks only its marker, the broker writes the marker when it opens the partition. It cannot do so in a
-        commit-ordered topic, whose commit index it builds from the local segments: they have no record of it.
+        commit-ordered topic: it builds the commit index from the local segments, which have none of these records.
         """
         if is_coordinator_log(at[0]):
             return
@@ -188,10 +189,11 @@ class _Planner:
             )
 
     def _torn_sequence(self, group: str) -> int:
-        """Return the greatest commit sequence of a commit that may be torn in commit-ordered topics; -1 if none may be.
+        """Return the greatest commit sequence of a commit that may be torn in commit-ordered topics; -1 if there is
+        none.
 
         The commit log names the partitions of its commits. Of earlier commits, which were trimmed from the log, only
-        the partitions with a lower last commit sequence may lack a marker.
+        partitions with a lower last commit sequence may lack a marker.
         """
         latest = {
             at: one.latest_sequence
@@ -219,7 +221,7 @@ class _Planner:
     # -- the plan --------------------------------------------------------------------------------------------------
 
     def plan(self) -> RestorePlan:
-        """Return the plan."""
+        """Make the plan."""
         for at, one in self._stored.items():
             payload = encode_manifest(self._published_manifest(at, one), self._now_ms)
             self._manifests[one.partition] = payload
@@ -286,7 +288,7 @@ class _Planner:
         )
 
     def _published_manifest(self, at: TopicPartition, stored: Stored) -> Manifest:
-        """Return the manifest that the restore publishes: a further restore continues above the numbers of this one."""
+        """Return the manifest to publish. A later restore continues above the numbers in it."""
         log_end = stored.log_end if is_coordinator_log(at[0]) else gap_end(stored)
         topic = self._topics[at[0]].published
         return stored.manifest._replace(
@@ -303,7 +305,7 @@ class _Planner:
         )
 
     def _batches(self, pairs: list[Pair], offset: int) -> bytes:
-        """Encode records that the restore appends to a commit log."""
+        """Encode records to append to a commit log."""
         batches = []
         for begin in range(0, len(pairs), RECORD_COUNT_MAX):
             records = [Record(0, self._now_ms, *pair) for pair in pairs[begin : begin + RECORD_COUNT_MAX]]
@@ -324,5 +326,5 @@ class _Planner:
 
 
 def _remote_partition(topic: StoredTopic, index: int) -> RemotePartition:
-    """Return a partition of a topic that may have no manifest."""
+    """Return a partition of a topic, which need not have a manifest."""
     return next(iter(topic.partitions.values())).partition._replace(partition=index)

@@ -1,4 +1,4 @@
-"""What a restore tells: what is gone of each partition, and of which transactions a part is gone."""
+"""The report of a restore: which records of each partition are lost, and which transactions are lost in part."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -16,13 +16,13 @@ NOT_RESTORED: Final = (
 
 
 class PartitionLoss(NamedTuple):
-    """What is gone of one partition.
+    """The records of one partition that a restore could not bring back.
 
     Attributes:
         topic: the name of the topic.
         partition: the number of the partition.
         log_start: the first offset of the restored log.
-        lost_from: the first offset whose record is gone.
+        lost_from: the first offset whose record is lost.
         log_end: the last log end offset that a manifest recorded; None if none did.
         log_end_ms: the time of this record, in ms since 1970; None if none did.
         next_offset: the offset of the first new record; None for the log of a coordinator.
@@ -38,14 +38,14 @@ class PartitionLoss(NamedTuple):
 
 
 class GroupAhead(NamedTuple):
-    """A committed offset whose record is gone. The consumers of the group get an error at this offset.
+    """A committed offset whose record is lost. The consumers of the group get an error at this offset.
 
     Attributes:
         group: the id of the group.
         topic: the name of the topic.
         partition: the number of the partition.
         offset: the committed offset.
-        lost_from: the first offset whose record is gone.
+        lost_from: the first offset whose record is lost.
     """
 
     group: str
@@ -56,12 +56,12 @@ class GroupAhead(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A transaction of which the store may have only some records of a partition. The restore aborts it there, so that
-    no reader gets a part of it.
+    """A transaction that the restore aborts in one partition, because the store may have only some of its records
+    there. So no reader gets a part of it.
 
     Attributes:
-        transactional_id: the transactional id; None if the commit log does not name the transaction any more.
-        commit_sequence: its commit sequence; -1 if it was aborted, or if the commit log does not name it any more.
+        transactional_id: the transactional id; None if the commit log does not have the transaction any more.
+        commit_sequence: its commit sequence; -1 if it was aborted, or if the commit log does not have it any more.
         topic: the name of the topic.
         partition: the number of the partition.
         first_offset: the offset of its first record in the partition.
@@ -77,13 +77,13 @@ class LeftOut(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a restore has found, and what is gone.
+    """The result of a restore: what was found, and what is lost.
 
     Attributes:
         cluster_id: the id of the cluster.
         node_id: the id of the broker.
-        ranges: what is gone of each partition.
-        groups: the groups that have committed offsets whose records are gone.
+        ranges: the loss of each partition.
+        groups: the committed offsets whose records are lost.
         torn: the torn commits: some partitions have them, and others lack them.
         left_out: the transactions of which the store may have only some records of a partition.
         torn_sequences: by transaction group, the greatest commit sequence of a commit that may be torn.
@@ -93,7 +93,7 @@ class Report(NamedTuple):
         settings: the dynamic settings of the broker, by name.
         default_settings: the dynamic settings of all brokers of the cluster.
         group_settings: the settings of single consumer groups, by the name of the group.
-        not_restored: what the store has nothing of.
+        not_restored: the kinds of data that the store does not have.
     """
 
     cluster_id: str

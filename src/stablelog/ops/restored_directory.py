@@ -1,7 +1,7 @@
-"""The data directory that a restore makes: written, opened by the code of the broker, verified, and then released.
+"""The data directory that a restore makes: it is written, opened by the code of the broker, verified, and released.
 
-The file `restoring` is the first one that is written, and the last one that is removed. Until then every broker refuses
-the directory. A restore that finds this file removes what an interrupted restore has left, and begins anew.
+The file `restoring` is written first and removed last. While it is there, every broker refuses the directory. A restore
+that finds this file removes what an interrupted restore has left, and starts again.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ NAMED_MAX: Final = 3  # how many findings an error message names
 
 
 class Opened(NamedTuple):
-    """What a broker says about the directory.
+    """What a broker has found in the restored directory.
 
     Attributes:
         next_offsets: the offset of the next record of each partition.
@@ -59,10 +59,10 @@ class RestoredDirectory:
         path: the data directory.
 
     Attributes:
-        void: the nonces of interrupted restores into this directory, whose manifests do not count.
+        void: the nonces (random ids) of interrupted restores into this directory, whose manifests do not count.
 
     Raises:
-        UsageError: the directory has files, and none of an interrupted restore; nothing was changed.
+        UsageError: the directory has files that no interrupted restore has left; nothing was changed.
         UnavailableError: another restore writes to the directory.
     """
 
@@ -87,7 +87,7 @@ class RestoredDirectory:
             self._lock.release()
 
     def write(self, plan: RestorePlan, progress: Progress) -> None:
-        """Write the files of a plan, in place of all earlier ones. Durable on return. Raises DiskError."""
+        """Write the files of a plan, after removing all others. Durable on return. Raises DiskError."""
         disk = self._disk
         disk.make_dir(self._path)
         if not disk.exists(self._path / RESTORING_FILE):
@@ -115,8 +115,8 @@ class RestoredDirectory:
         self._disk.sync_dir(self._path)
 
     def open(self, now_ms: int) -> Opened:
-        """Start a broker on the directory, which recovers all logs and ends the transactions that are decided. Stop it,
-        and verify all files.
+        """Start a broker on the directory, which recovers all logs and ends the transactions that are decided. Then
+        stop it, and verify all files.
 
         Raises:
             DamageError: a partition cannot be opened, recovery has cut off a part of a log, or a file contradicts
@@ -188,17 +188,19 @@ class RestoredDirectory:
         )
 
     def record_nonce(self, nonce: bytes) -> None:
-        """Note that the restore with this nonce begins to publish manifests. Durable on return. Raises DiskError."""
+        """Record the nonce of this restore, before it publishes its first manifest. Durable on return. Raises
+        DiskError.
+        """
         self._disk.write_atomic(self._path / RESTORING_FILE, encode_restoring({*self.void, nonce}))
 
     def release(self) -> None:
-        """Let brokers use the directory. Durable on return. Raises DiskError."""
+        """Allow brokers to use the directory. Durable on return. Raises DiskError."""
         self._disk.remove(self._path / RESTORING_FILE)
         self._disk.sync_dir(self._path)
 
 
 class _StoppedClock:
-    """A clock that stands still: what is opened for a moment does not age."""
+    """A clock that stands still, so that nothing expires in the broker that opens the directory."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms

@@ -1,4 +1,4 @@
-"""What an object store has of a cluster whose disk is lost, read and checked for a restore. Nothing is written."""
+"""Reads what an object store has of a cluster whose disk is lost, and checks it, for a restore. Nothing is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ PayloadOf = Callable[[RemotePartition], bytes | None]
 
 @dataclass(slots=True)
 class StoredTopic:
-    """A topic in the store.
+    """A topic in the object store.
 
     Attributes:
         name: the name.
-        partitions: what the store has of each partition that has a manifest, by index.
-        published: the state that the last manifest of the topic recorded.
-        logs: for the log of a coordinator, the contents of the copied segments, by partition and base offset.
+        partitions: what the store has of each partition with a manifest, by index.
+        published: the state of the topic in its last manifest.
+        logs: for the log of a coordinator, the contents of the copied log files, by partition and base offset.
     """
 
     name: str
@@ -47,20 +47,20 @@ class StoredTopic:
 def all_partitions(prefix: Prefix) -> list[RemotePartition]:
     """Return all partitions in the store, in the order in which a restore takes over their manifests.
 
-    The topics are first, then the offsets logs, then the commit logs: what the store has of a log then never needs a
-    record that another log no longer gets.
+    Topics come first, then the offsets logs, then the commit logs. So no log in the store needs a record of another log
+    that the other one can no longer get.
     """
     found = [one for topic in prefix.topics() for one in prefix.partitions(topic)]
     return sorted(found, key=lambda one: (group_of_log(one.topic) is not None, is_coordinator_log(one.topic)))
 
 
 def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[StoredTopic]:
-    """Read the topics in the store. If a name was used by several topics, the last one counts.
+    """Read the topics in the store. If several topics had the same name, the last one counts.
 
     Args:
         prefix: the prefix of the store.
         cluster_id: the cluster that the prefix belongs to.
-        payload_of: returns the payload of the last manifest of a partition; None if there is none.
+        payload_of: returns the payload of a partition's last manifest; None if there is none.
 
     Raises:
         StoreError: the store does not answer.
@@ -108,7 +108,7 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
 
 
 def read_settings(prefix: Prefix) -> Dynamic:
-    """Read the dynamic settings of the last broker; empty if the store has none.
+    """Read the dynamic settings of the last broker from the store; empty if there are none.
 
     Raises:
         StoreError: the store does not answer.
@@ -132,7 +132,7 @@ def _pairs(content: bytes, position: int) -> list[Pair]:
 
 
 def producers_of(stored: Stored, now_ms: int) -> ProducerTable | None:
-    """Return the producer state at the end of what the store has; None if the store has none.
+    """Return the producer state at the end of a partition in the store; None if the store has none.
 
     Raises:
         UnknownFormatError: a later release has written the snapshot.
@@ -163,7 +163,7 @@ def _read_partition(prefix: Prefix, cluster_id: str, partition: RemotePartition,
 
 
 def _check_objects(prefix: Prefix, stored: Stored) -> None:
-    """Raise DamageError if an object that the manifest names is missing, or has another size."""
+    """Raise DamageError if an object that the manifest names is missing or has another size."""
     partition = stored.partition
     sizes = {one.key: one.size for one in prefix.store.list_after(partition.directory)}
     for row in stored.live:
@@ -224,5 +224,5 @@ def _published(partitions: dict[int, Stored]) -> Published:
 
 
 def empty_stored(partition: RemotePartition, cluster_id: str) -> Stored:
-    """Return what the store has of a partition without a manifest: nothing."""
+    """Return the state of a partition of which the store has nothing."""
     return Stored(partition, Manifest(cluster_id), b"", {}, {})

@@ -1,9 +1,9 @@
-"""Objects in a store that nothing needs, found without a broker.
+"""Garbage in an object store: objects that no broker or reader needs, found without a broker.
 
-A broker deletes such objects itself (`tier.deletion`), if it knows of them. It does not know of the objects that it has
-lost with its disk, for example those of deleted topics after a restore, and a store may have no broker any more.
+A broker deletes the garbage that it knows of (`tier.deletion`). It does not know the objects that it has lost with its
+disk, for example those of deleted topics after a restore; and a store may have no broker any more.
 
-A program that does not own the chain of a partition cannot know which uploads are under way. So an object that the last
+Only the owner of a partition's chain of manifests knows which uploads are under way. So an object that the last
 manifest does not name counts as garbage only if it is old. All ages are differences of two times of the store's clock.
 """
 
@@ -26,7 +26,7 @@ CLOCK_DIRECTORY: Final = "check"
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """The objects of one partition that nothing needs.
+    """The garbage of one partition.
 
     Attributes:
         partition: the partition.
@@ -42,12 +42,14 @@ class Garbage:
 
     @property
     def size(self) -> int:
-        """The bytes of the objects."""
+        """The size of all objects in bytes."""
         return sum(one.size for one in self.objects)
 
 
 def store_time_ms(store: ObjectStore) -> int:
-    """Return the time of the store's clock, as the store gives it to a new object. Raises StoreError."""
+    """Return the time of the store's clock, which is the modification time of an object that this function creates and
+    deletes. Raises StoreError.
+    """
     key = f"{CLOCK_DIRECTORY}/clock-{secrets.token_hex(8)}"
     store.create(key, key.encode())
     try:
@@ -60,14 +62,14 @@ def store_time_ms(store: ObjectStore) -> int:
 def find_garbage(
     prefix: Prefix, partition: RemotePartition, *, deleted_ms: int | None, now_ms: int, age_ms: int
 ) -> Garbage:
-    """Find the garbage of a partition.
+    """Find the objects of a partition that no broker or reader needs.
 
     Args:
         prefix: the prefix of the store.
         partition: the partition.
-        deleted_ms: when the store got to know that its topic was deleted; None if it was not deleted.
+        deleted_ms: when the deletion of its topic was recorded in the store; None if the topic was not deleted.
         now_ms: the time of the store's clock.
-        age_ms: the least age of an object that the last manifest does not name. It does not apply to deleted topics.
+        age_ms: the least age of garbage that the last manifest does not name. It does not apply to deleted topics.
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
@@ -94,9 +96,8 @@ def find_garbage(
 
 
 def delete_garbage(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
-    """Delete garbage, and yield each object after its deletion. What a broker has published meanwhile stays.
-
-    Raises as `find_garbage` does.
+    """Delete garbage, and yield each object after its deletion. Objects that a broker has published meanwhile stay.
+    Raises the errors of `find_garbage`.
     """
     assert not garbage.is_pinned, "a reader needs it"
     named = set() if garbage.is_deleted else _named_keys(prefix, garbage.partition)

@@ -1,7 +1,7 @@
-"""What an object store has of each partition, and whether its objects are those that the manifest describes.
+"""The objects of partitions in an object store: how many there are, and whether they match the manifest.
 
-These functions only read. They may run while a broker uses the store: what the broker has deleted since the manifest was
-read is no fault.
+These functions only read. They may run while a broker uses the store: objects that the broker has deleted meanwhile are
+no fault.
 """
 
 from collections.abc import Iterator
@@ -23,23 +23,23 @@ PIECE_SIZE: Final = 8 << 20  # The size of the ranges in which a log file is rea
 
 @dataclass(frozen=True, slots=True)
 class PartitionUsage:
-    """What a store has of one partition.
+    """The number and the size of the objects that a store has of one partition.
 
     Attributes:
         topic: the name of the topic.
         topic_id: the id of the topic.
-        partition: the index of the partition.
-        log_start: the log start offset that the last manifest recorded.
-        end_offset: the offset after the last one in the store.
+        partition: the number of the partition.
+        log_start: the log start offset in the last manifest.
+        end_offset: the end of the offsets in the store, exclusive.
         segments: the number of segments that readers can read.
-        size: bytes of their log files.
+        size: the bytes of their log files.
         marked: the number of segments that are marked for deletion.
-        marked_size: bytes of their log files.
+        marked_size: the bytes of their log files.
         unnamed: the number of segment objects that the manifest does not name. They belong to copies that are under
-            way, or are left of copies that a crash has ended.
-        unnamed_size: bytes of these objects.
+            way, or were left by copies that a crash has ended.
+        unnamed_size: the bytes of these objects.
         manifests: the number of objects in the chain of manifests, and of parts.
-        pins: the number of pins.
+        pins: the number of pins, by which readers protect segments.
     """
 
     topic: str
@@ -59,11 +59,11 @@ class PartitionUsage:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFault:
-    """An object that is not as the manifest describes it.
+    """An object in the store that does not match the manifest.
 
     Attributes:
         key: the key of the object.
-        fault: what is wrong.
+        fault: a description of the difference.
     """
 
     key: str
@@ -71,7 +71,7 @@ class ObjectFault:
 
 
 def measure_partition(prefix: Prefix, partition: RemotePartition) -> PartitionUsage:
-    """Return what the store has of a partition.
+    """Count the objects that the store has of a partition.
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
@@ -109,7 +109,7 @@ def measure_partition(prefix: Prefix, partition: RemotePartition) -> PartitionUs
 
 
 class Verification:
-    """The check of the objects of one partition.
+    """The verification of one partition's objects in the store.
 
     Args:
         prefix: the prefix of the store.
@@ -137,7 +137,7 @@ class Verification:
         return [row for row in rows if row.state is SegmentState.COPY_FINISHED]
 
     def faults_of(self, segment: RemoteSegment) -> Iterator[ObjectFault]:
-        """Read the objects of a segment, and yield a fault for each that is missing or damaged.
+        """Read the objects of a segment, and yield a fault for each one that is missing or damaged.
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
@@ -153,11 +153,11 @@ class Verification:
                 yield ObjectFault(key, str(error).removeprefix(f"{key}: "))
 
     def _is_named(self, segment: RemoteSegment) -> bool:
-        """Whether the present manifest still has a segment: the broker may have deleted it meanwhile."""
+        """Whether the present manifest still has a segment, which the broker may have deleted meanwhile."""
         return any(one.segment_id == segment.segment_id for one in self._live())
 
     def _check_log(self, key: str, segment: RemoteSegment) -> None:
-        """Check that a log file has its size, and that each batch is whole and follows the one before it."""
+        """Check the size of a log file, and that each batch is whole and follows the one before."""
         size = self._sizes.get(key, segment.size)
         if size != segment.size:
             raise DamageError(f"the object has {size} bytes, and its segment {segment.size}")

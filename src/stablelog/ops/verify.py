@@ -1,6 +1,6 @@
-"""Check that a data directory is complete: that it has its list of topics, and every partition in that list.
+"""Verification of a data directory: its own files, and that every partition in its list of topics is there.
 
-This module writes nothing. `log.verify` and `commit_order.verify` check the files of each partition.
+Nothing is written. `log.verify` and `commit_order.verify` verify the files of each partition.
 """
 
 import contextlib
@@ -40,23 +40,23 @@ from stablelog.tier.local_state import LocalState
 
 
 def is_partition_directory(disk: Disk, directory: Path) -> bool:
-    """Whether a directory has the name of a partition and contains a log file."""
+    """Whether a directory has the name of a partition, and has a log file."""
     return partition_named(directory.name) is not None and any(
         is_log(name) for name in disk.list_dir(directory)
     )
 
 
 def is_data_directory(disk: Disk, directory: Path) -> bool:
-    """Whether a directory is the data directory of a broker, either stablelog or Apache Kafka."""
+    """Whether a directory is the data directory of a broker, of stablelog or of Apache Kafka."""
     return any(disk.exists(directory / name) for name in (CATALOG_FILE, META_FILE)) or any(
         is_partition_directory(disk, path) for path in partition_directories(disk, directory)
     )
 
 
 def verify_data_directory(disk: Disk, directory: Path) -> Iterator[FileFinding]:
-    """Find missing files and partitions of a data directory, and damaged files outside its partitions.
+    """Find missing partitions and files of a data directory, and damaged files outside its partitions.
 
-    A running broker may change the directory meanwhile. So a partition counts as missing only if the list of topics
+    A running broker may change the directory meanwhile, so a partition counts as missing only if the list of topics
     still names it.
 
     Args:
@@ -99,7 +99,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 
 
 def until_unreadable(path: Path, findings: Iterator[FileFinding]) -> Iterator[FileFinding]:
-    """Yield the findings. If a file cannot be read, yield a last finding for `path`, with the error."""
+    """Yield the findings. If a file cannot be read, end with a finding for `path` with this error."""
     try:
         yield from findings
     except DiskError as error:
@@ -112,7 +112,7 @@ def _verify_formats(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 
 
 def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[FileFinding]:
-    """Find missing partitions in a directory without a list of topics, such as one of Apache Kafka."""
+    """Find missing partitions in a directory without a list of topics, such as that of Apache Kafka."""
     try:
         for topic in find_topics(disk, directory):  # raises if the directory has lost its list of topics
             for index in range(topic.partition_count):
@@ -127,7 +127,7 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 def _verify_partition(
     disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
 ) -> Iterator[FileFinding]:
-    """Find missing and damaged files of a partition, except those of its log and of its view in commit order."""
+    """Find missing and damaged files of a partition, except those of its log and of its commit indexes."""
     directory = partition.parent
     if not disk.is_dir(partition):
         if _is_listed(disk, directory, topic.name, index):
@@ -163,14 +163,14 @@ def _verify_partition(
 
 
 def _finding(path: Path, error: DamageError | DiskError | UsageError | UnknownFormatError) -> FileFinding:
-    """Make a finding from an error. Remove the path from the beginning of the message, because a finding has its own
-    path.
-    """
+    """Make a finding from an error. The path is removed from the message, because a finding has it as a field."""
     return FileFinding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
 
 def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
-    """Read the recovery points by partition directory; empty if the file is missing or damaged."""
+    """Read the recovery points (the offsets up to which partitions were synced), by partition directory; empty if the
+    file is missing or damaged.
+    """
     with contextlib.suppress(DamageError, UnknownFormatError):
         found = read_offset_checkpoint(disk, directory / RECOVERY_POINT_CHECKPOINT)
         return {directory / f"{topic}-{index}": offset for (topic, index), offset in found.items()}
@@ -178,10 +178,8 @@ def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
 
 
 def last_leader_epoch(disk: Disk, directory: Path) -> int:
-    """Return the leader epoch of the last start of the broker: the greatest one in the list of topics and in the logs.
-
-    Returns:
-        0 if neither the list nor a log contains one.
+    """Return the leader epoch of the last start of the broker: the greatest one in the list of topics and in the logs;
+    0 if there is none.
     """
     catalog = _catalog_if_whole(disk, directory)
     known = 0 if catalog is None else catalog.leader_epoch
@@ -189,8 +187,8 @@ def last_leader_epoch(disk: Disk, directory: Path) -> int:
 
 
 def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
-    """Read from a data directory's files what each log must have, such as its recovery point, by partition directory.
-    Skip files that cannot be read.
+    """Read what a data directory records about each log, such as its recovery point, by partition directory. Files that
+    cannot be read are skipped.
     """
     ends = recovery_points(disk, directory)
     catalog = _catalog_if_whole(disk, directory)
@@ -216,23 +214,21 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
 
 
 def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
-    """Return the list of topics; None if it is missing or cannot be read."""
+    """Read the list of topics; None if it is missing or cannot be read."""
     with contextlib.suppress(DamageError, UnknownFormatError):
         return read_catalog(disk, directory)
     return None
 
 
 def _start_files(topic: ListedTopic) -> list[str]:
-    """Return the names of the files that each partition of the topic must have: those that say where its log and its
-    view (commit order) begin.
+    """Return the names of the files that each partition of a topic must have, because they record where the log and its
+    commit-ordered view begin.
     """
     return [LOG_START_FILE, VIEW_START_FILE] if topic.is_commit_ordered else [LOG_START_FILE]
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
-    """Whether the list of topics names a partition now. A running broker may have deleted its topic during the
-    check.
-    """
+    """Whether the list of topics names a partition now. A running broker may have deleted its topic meanwhile."""
     try:
         catalog = read_catalog(disk, directory)
     except (DamageError, UnknownFormatError):
@@ -243,8 +239,8 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
 
 
 def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[FileFinding]:
-    """Find damage in `meta.properties` and `.kafka_cleanshutdown`, which a start of the broker reads first. Ignore
-    files of a later release, which other checks report.
+    """Find damage in `meta.properties` and `.kafka_cleanshutdown`, which a start of the broker reads first. Files of a
+    later release are ignored here, because another check reports them.
     """
     path = directory / META_FILE
     with contextlib.suppress(UnknownFormatError):

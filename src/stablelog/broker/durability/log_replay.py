@@ -32,7 +32,7 @@ def replay_partition(partition: Partition, take: TakeRecord, end: TakeEnd | None
         DamageError: a batch is damaged or missing, or `take` rejects a record.
     """
     try:
-        partition.log.prove()
+        partition.log.prove_segments()
     except DamageError as error:
         raise DamageError(
             f"{error}: without this record the broker would lose decisions that it has acknowledged"
