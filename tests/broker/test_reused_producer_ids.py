@@ -289,7 +289,7 @@ def test_many_attempts_leave_few_producers_in_coordinator_and_partitions():
             producers = {
                 producer.producer_id
                 for target in TARGETS
-                for producer in desk.broker.partitions.require(*target).producers()
+                for producer in desk.broker.partitions.require(*target).producer_state
             }
             assert len(producers) <= 6
             assert (await desk.init("plain"))[0] <= 6, "ids below it were given to children"

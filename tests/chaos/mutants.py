@@ -94,15 +94,15 @@ def decided_transactions_get_no_markers_after_a_restart(_write_decided):
 MUTANTS = {
     producers_are_forgotten_at_a_restart: (Partition, "_load"),
     open_transactions_are_forgotten_at_a_restart: (Partition, "_load"),
-    aborts_are_not_indexed_again: (_Replay, "_take"),
+    aborts_are_not_indexed_again: (_Replay, "_apply_batch"),
     an_abort_at_the_end_of_a_fetch_is_left_out: (TransactionIndex, "collect"),
     the_stable_offset_ignores_open_transactions: (Partition, "last_stable_offset"),
     the_latest_value_of_a_key_goes: (LatestOffsets, "is_latest"),
     offsets_of_aborted_transactions_count: (BrokerGroups, "transaction_ended"),
     offsets_of_committed_transactions_are_lost: (BrokerGroups, "transaction_ended"),
     the_start_of_the_log_is_forgotten_at_a_restart: (RecoveryPlanner, "_read_log_start"),
-    a_repetition_is_appended_again: (producers, "_repeated"),
     decided_transactions_get_no_markers_after_a_restart: (MarkerWriter, "write_decided"),
+    a_repetition_is_appended_again: (producers, "find_repeated"),
 }
 
 

@@ -340,7 +340,7 @@ def test_a_crash_between_the_cut_and_the_record_leaves_a_commit_log_that_can_be_
     path = commits / "__transaction_state-0" / LOG
     flip(path, positions(path)[-3] + 30)
     with monkeypatch.context() as patch:
-        patch.setattr(repair_cli, "append_given", lambda *_words, **_options: None)
+        patch.setattr(repair_cli, "append_next_numbers", lambda *_words, **_options: None)
         run("repair", commits, "--yes")
     assert "after #10" in run("repair", commits, "--yes").output
     with stablelog.serve(commits) as broker:

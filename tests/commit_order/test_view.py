@@ -420,7 +420,7 @@ class History(RuleBasedStateMachine):
                 log.open_records.setdefault(header.producer_id, []).extend(
                     (record.offset, record.value.strip()) for record in decode_records(data, position)
                 )
-        log.sequences = {one.producer_id: one.last_sequence + 1 for one in log.partition.producers()}
+        log.sequences = {one.producer_id: one.last_sequence + 1 for one in log.partition.producer_state}
 
     @rule(data=st.data(), size_max=st.sampled_from([1, 100, 700, 6000, 1 << 20]))
     def fetch_from_anywhere(self, data, size_max):

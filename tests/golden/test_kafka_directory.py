@@ -126,7 +126,7 @@ def test_markers_of_a_topic_with_the_brokers_times_are_kafkas(data):
     partition = opened_partition(data, "append-time")
     partition.reconfigure(LogConfig(message_timestamp_type="LogAppendTime"))
     (kafkas,) = {header.attributes for header in markers_of(partition)}
-    (producer, *_) = partition.producers()
+    (producer, *_) = partition.producer_state
     end = partition.end_offset
     marker = Marker(MarkerType.ABORT, producer.coordinator_epoch + 1)
     partition.append_markers(

@@ -27,7 +27,7 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.model import Origin
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import ProducersFile, SnapshotFile, decode_producers
-from stablelog.log.recovery.examine import Expected
+from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.log.retention import close_all
 from stablelog.log.verify import verify_directory

@@ -27,7 +27,7 @@ from stablelog.log.search import times as lookups
 from stablelog.log.search.times import run_lookup
 from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known
-from tests.log.timeline import DIRECTORY, NOW_MS, Log
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, aborted_in
 
 HISTORIES = int(os.environ.get("STABLELOG_HISTORIES", "150"))
 STEPS = 40
@@ -73,7 +73,7 @@ class History(RuleBasedStateMachine):
         """After a cut, producers go on from what the log still has of them."""
         self.sent.clear()
         self.work = None
-        found = {one.producer_id: one for one in self.partition.producers()}
+        found = {one.producer_id: one for one in self.partition.producer_state}
         for producer in range(1, 5):
             one = found.get(producer)
             epoch = self.epochs[producer] = one.producer_epoch if one else self.epochs.get(producer, 0)
@@ -183,9 +183,9 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def forget_silent_producers(self):
-        before = {one.producer_id for one in self.partition.producers()}
+        before = {one.producer_id for one in self.partition.producer_state}
         sum(self.partition.deletion.expire_producers(self.log.now_ms))
-        for gone in before - {one.producer_id for one in self.partition.producers()}:
+        for gone in before - {one.producer_id for one in self.partition.producer_state}:
             self.sent.pop(gone, None)
             self.log.sequences[gone, self.epochs.get(gone, 0)] = 0
 
@@ -269,7 +269,7 @@ class History(RuleBasedStateMachine):
         end = data.draw(st.integers(start, stable))
         told = [
             (txn.producer_id, txn.first_offset, txn.last_offset)
-            for txn in self.partition.aborted_in(start, end)
+            for txn in aborted_in(self.partition, start, end)
         ]
         assert told == (self.known.aborted(start, end) if start < end else [])
 

@@ -291,7 +291,7 @@ def test_leader_epochs_are_written_again_where_their_file_is_gone_or_tells_of_wh
 
 def test_bytes_of_another_log_without_a_batch_are_refused():
     log = Log()
-    with pytest.raises(DamageError, match="without a whole batch"):
+    with pytest.raises(DamageError, match="contain no whole batch"):
         log.partition.append(bytes(20), now_ms=NOW_MS, origin=Origin.REPLICATION)
     assert log.partition.end_offset == 0
 

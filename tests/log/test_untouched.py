@@ -9,7 +9,7 @@ from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
-from tests.log.timeline import DIRECTORY, Log
+from tests.log.timeline import DIRECTORY, Log, aborted_in
 
 LOG, INDEX, TIMEINDEX, TXNINDEX = (
     DIRECTORY / f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex")
@@ -384,7 +384,7 @@ def test_a_close_behind_producers_that_have_expired_says_that_they_have():
     assert sum(log.partition.deletion.expire_producers(log.now_ms)) == 1
     log.write("-")
     log.reopen()
-    assert list(log.partition.producers()) == []
+    assert list(log.partition.producer_state) == []
 
 
 def test_a_close_says_that_producers_have_expired_that_the_start_met_in_the_log():
@@ -393,7 +393,7 @@ def test_a_close_says_that_producers_have_expired_that_the_start_met_in_the_log(
     log.now_ms += 100_000
     assert sum(log.partition.deletion.expire_producers(log.now_ms)) == 1
     log.reopen()
-    assert list(log.partition.producers()) == []
+    assert list(log.partition.producer_state) == []
 
 
 @pytest.mark.parametrize("lost", [".producers", ".snapshot"])
@@ -466,9 +466,9 @@ def state(partition):
     """What is to survive a stop, whether it ends or not."""
     return (
         partition.end_offset,
-        list(partition.producers()),
+        list(partition.producer_state),
         [txn.first_offset for txn in partition.log.open_transactions()],
-        [txn.producer_id for txn in partition.aborted_in(0, partition.last_stable_offset)],
+        [txn.producer_id for txn in aborted_in(partition, 0, partition.last_stable_offset)],
     )
 
 

@@ -100,7 +100,12 @@ class Log:
         return self.partition.last_stable_offset
 
     def all_aborted(self):
-        return list(self.partition.aborted_in(self.partition.start_offset, self.stable_offset))
+        return list(aborted_in(self.partition, self.partition.start_offset, self.stable_offset))
+
+
+def aborted_in(partition, start, end):
+    """The aborted transactions with offsets in [start, end), in the order of their markers."""
+    return tuple(partition.log.segments.aborted(start, end)) if start < end else ()
 
 
 def write(words, **config):

@@ -1,6 +1,7 @@
 """Which segments can be copied to the object store, and how a manifest describes a copied one."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -124,4 +125,4 @@ def test_its_leader_epochs_begin_with_the_one_of_its_first_record(epochs, own):
 
 @pytest.mark.parametrize(("size", "is_empty"), [(0, True), (34, False)])
 def test_its_summary_tells_whether_a_transaction_was_aborted_in_it(size, is_empty):
-    assert copied(SUMMARY.with_changes(txnindex_size=size)).is_txn_index_empty is is_empty
+    assert copied(replace(SUMMARY, txnindex_size=size)).is_txn_index_empty is is_empty

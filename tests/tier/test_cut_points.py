@@ -153,6 +153,6 @@ def test_a_cut_point_outside_the_offsets_of_the_summary_is_not_copied():
     tiered = written(150)
     row = tiered.remote.manifest.segments[1]
     log = tiered.objects[row.log_key(PARTITION)]
-    other = row.summary.with_changes(base_offset=0, end_offset=6)
+    other = replace(row.summary, base_offset=0, end_offset=6)
     with pytest.raises(DamageError, match="of segment 0 are not those that its summary describes"):
         encode_cut_points(other, lambda at, size: log[at : at + size], 150)

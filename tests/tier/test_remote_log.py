@@ -18,7 +18,7 @@ from stablelog.errors import (
 from stablelog.log.partition import Isolation
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
-from tests.log.timeline import NOW_MS, Log
+from tests.log.timeline import NOW_MS, Log, aborted_in
 from tests.tier.tiered_log import PARTITION, TieredLog
 
 WORDS = st.lists(
@@ -78,7 +78,7 @@ def test_a_reader_sees_the_same_log_in_both_tiers(words, chunk_size, size_max, i
         seen += batches(found)
         # The aborted transactions are those of exactly these batches.
         if found.aborted is not None and found.buffers:
-            same = plain.partition.aborted_in(batches(found)[0].base_offset, found.end_offset)
+            same = aborted_in(plain.partition, batches(found)[0].base_offset, found.end_offset)
             assert aborted_of(found) == sorted((one.producer_id, one.first_offset) for one in same)
         offset = found.end_offset
     whole = plain.partition.read(0, 1 << 20, isolation)

@@ -70,7 +70,7 @@ def test_impossible_fields_of_a_record_are_refused_with_the_id_of_the_segment(ch
 @pytest.mark.parametrize("changes", [{"base_offset": 0}, {"end_offset": 201}, {"log_size": 999}])
 def test_a_summary_of_another_segment_is_refused_with_the_id_of_the_segment(changes):
     row = segment(1)
-    other = replace(row, summary=row.summary.with_changes(**changes))
+    other = replace(row, summary=replace(row.summary, **changes))
     with pytest.raises(
         DamageError, match=f"the summary of the remote segment {row.segment_id} is of another segment"
     ):
@@ -97,7 +97,7 @@ def test_the_place_of_an_index_is_its_range_in_the_object_of_indexes():
     row = segment(1)
     row = replace(
         row,
-        summary=row.summary.with_changes(index_size=16, timeindex_size=12, timeindex_crc=7),
+        summary=replace(row.summary, index_size=16, timeindex_size=12, timeindex_crc=7),
         commit=COMMIT,
     )
     key = PARTITION.segment_key(row.base_offset, row.segment_id, INDEXES)

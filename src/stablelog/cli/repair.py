@@ -27,7 +27,7 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import DamageError, StablelogError
 from stablelog.log.files.log_start import LOG_START_FILE
-from stablelog.log.recovery.examine import Damage
+from stablelog.log.recovery.damage import Damage
 from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.ops.commit_numbers import (
     AssignedNumbers,

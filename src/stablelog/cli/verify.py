@@ -12,7 +12,7 @@ from stablelog.cli.output import FINDINGS, counted, print_done, print_json
 from stablelog.commit_order.verify import verify_view
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
-from stablelog.log.recovery.examine import Expected
+from stablelog.log.recovery.damage import Expected
 from stablelog.log.verify import FileFinding, verify_directory
 from stablelog.ops.verify import expectations, until_unreadable, verify_data_directory
 

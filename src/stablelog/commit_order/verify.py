@@ -134,7 +134,7 @@ def verify_view(disk: Disk, directory: Path) -> Iterator[FileFinding]:
         try:
             contents = walk.contents_of(base_offset)
         except DamageError as error:
-            message = f"{error}; the commit indexes from here on are not proven"
+            message = f"{error}; the commit indexes from this segment on are not verified"
             yield FileFinding(file_path(directory, base_offset, LOG), message)
             return
         if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
@@ -159,7 +159,7 @@ def _verify_index(
         path = file_path(directory, base_offset, suffix)
         content = read_if_there(disk, path) or b""
         if len(content) != size or crc32c(content) != crc:
-            yield FileFinding(path, f"{len(content)} bytes that are not those of its commit summary")
+            yield FileFinding(path, f"its {len(content)} bytes do not match its commit summary")
             return
         rows.append(content)
     entries = [Entry(*row) for row in ENTRY.iter_unpack(rows[0])]
@@ -182,10 +182,10 @@ def _faults(
     """
     for one, following in pairwise(entries):
         if following.start < one.end:
-            yield f"the entry at {following.start} follows one that ends at {one.end}"
+            yield f"the entry at position {following.start} follows an entry that ends at position {one.end}"
     transactions = [entry for entry in entries if entry.producer_id != NO_PRODUCER]
     if len(transactions) != len(said.transactions):
-        yield f"{len(transactions)} transactions; {len(said.transactions)} were committed here"
+        yield f"it has {len(transactions)} transactions, but {len(said.transactions)} have their commit markers in this segment"
         return
     for entry, committed in zip(transactions, said.transactions, strict=True):
         yield from _transaction_faults(entry, committed, extents, walk)
@@ -195,11 +195,11 @@ def _faults(
             places = walk.batches_of(entry, extents)
             headers = [walk.headers[place] for place in places]
             if not headers or (entry.start, entry.end) != (headers[0].base_offset, headers[-1].next_offset):
-                yield f"the extent of the batches outside transactions at {entry.start} is not where these batches are"
+                yield f"the extent of the entry at position {entry.start} is not where its batches outside transactions are"
             outside.update(places)
     missing = [walk.headers[place].base_offset for place in said.outside if place not in outside]
     if missing:
-        yield f"the batches at offsets {missing} are in no entry"
+        yield f"no entry has the batches outside transactions at the offsets {missing}"
 
 
 def _transaction_faults(
@@ -211,9 +211,9 @@ def _transaction_faults(
             f"{said.record_count}"
         )
     elif entry.extent_count and walk.batches_of(entry, extents) != said.places:
-        yield f"the extents of the transaction at {entry.start} are not where its batches are"
+        yield f"the extents of the transaction at position {entry.start} are not where its batches are"
     elif entry.extent_count and _is_whole(said, walk) and not _are_placed(entry, extents, walk):
-        yield f"the extents of the transaction at {entry.start} say other positions than its batches"
+        yield f"the extents of the transaction at position {entry.start} have other positions or lengths than its batches"
 
 
 def _is_whole(said: _FoundTransaction, walk: LogWalk) -> bool:

@@ -53,7 +53,7 @@ def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
         return {(topic, int(index)): int(offset) for topic, index, offset in rows}
     except (ValueError, IndexError) as error:
         raise DamageError(
-            f"{path} is not a checkpoint of offsets ({error}). Restore it; or remove it, and the broker starts without these offsets"
+            f"{path} is not a checkpoint of offsets: {error}. Restore the file, or remove it: the broker then starts without these offsets"
         ) from error
 
 

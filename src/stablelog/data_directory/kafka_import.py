@@ -95,7 +95,9 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
         if not disk.is_dir(path):
             continue
         if not any(is_partition_file(file) for file in disk.list_dir(path)):
-            log.warning("%s is not taken over as a partition: it contains no file of a partition", path)
+            log.warning(
+                "%s is ignored: it has the name of a partition's directory, but no file of a partition", path
+            )
             continue
         _check_is_kafkas(disk, path)
         topic, index = partition
@@ -144,6 +146,6 @@ def _check_meta(disk: Disk, directory: Path) -> None:
 
 def _lost_list(directory: Path, witness: Path) -> DamageError:
     return DamageError(
-        f"{directory / CATALOG_FILE} is gone, and {witness} shows that stablelog has written this directory. Without this "
-        "list of topics their order and settings are unknown. Restore the file from a backup"
+        f"{directory / CATALOG_FILE} is missing, and {witness} shows that stablelog has written this directory. Without this "
+        "list of topics, the order and the settings of the topics are unknown. Restore the file from a backup"
     )

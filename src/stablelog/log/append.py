@@ -277,7 +277,7 @@ def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
         marker = read_marker(batch) if header.is_control else None
         planned.append(PlannedBatch(header, batch[: HEADER.size], (batch,), marker))
     if not planned:
-        raise DamageError(f"the {len(batches)} bytes of a copy are without a whole batch")
+        raise DamageError(f"the {len(batches)} bytes that were copied contain no whole batch")
     return planned
 
 

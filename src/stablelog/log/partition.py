@@ -5,37 +5,31 @@ Invariants, at every return:
 - segments are consecutive, and only the last one grows
 - only a truncation moves one of these offsets back
 
-A partition has parts. `log.append` checks batches and assigns offsets. `log.writer` has the segments and the producer
-state, and writes batches. `log.record_deletion` deletes records from the start of the log. `log.log_compaction`
-replaces segments by compacted ones. `log.log_replication` truncates the log. The view of a commit-ordered partition
-serves read-committed readers.
+`log.append` checks batches and assigns offsets. The attributes of `Partition` name its other parts.
 
 Format: docs/formats.md.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import DiskError, OffsetOutOfRangeError, RefusedError, UnavailableError
+from stablelog.errors import DiskError, RefusedError, UnavailableError
 from stablelog.log.append import TransactionCheck, count_fitting, plan_append, plan_markers
 from stablelog.log.availability import Availability
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import RESTORED_FILE
 from stablelog.log.files.restored import Restored, read_restored
-from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.log_compaction import LogCompaction
 from stablelog.log.log_replication import LogReplication
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, OpenTxn, Origin, Slice
-from stablelog.log.producer_state.producer import ProducerEntry
+from stablelog.log.offset_read import read_from_offset
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import Snapshots
-from stablelog.log.read import read
 from stablelog.log.record_deletion import RecordDeletion
 from stablelog.log.recovery import Known, RemovedTail, recover
-from stablelog.log.remote_read import read_remote
 from stablelog.log.remote_tier import RemoteTier
 from stablelog.log.search.times import Lookup
 from stablelog.log.segments.open_files import OpenFiles
@@ -72,10 +66,8 @@ class Partition:
             tier, this is the log start offset, that of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
         removed_tails: the parts that recovery has cut off at the end of the log.
-        open_files: the cache that limits how many sealed segments have open files. After the open, it joins the cache
-            for all partitions of the broker.
-        availability: whether the partition can be used. After a failure or a close, every call that uses a file raises
-            UnavailableError.
+        open_files: limits how many sealed segments have open files; after the open, together with all partitions.
+        availability: whether the partition can be used. If not, calls that use a file raise UnavailableError.
         view: the log in commit order, for read-committed readers; None if they read in offset order.
         remote: the segments of the log in an object store; None if the topic has no remote tier.
         restored: the offsets that a restore could not bring back; None if the partition was not restored.
@@ -189,9 +181,8 @@ class Partition:
         Raises:
             UnavailableError: the list of remote segments is not loaded yet.
         """
-        view = self._view_of(isolation)
-        if view is not None:
-            return view.start_offset
+        if self.view is not None and isolation is Isolation.READ_COMMITTED:
+            return self.view.start_offset
         return self.start_offset if self.remote is None else min(self.remote.start_offset, self.start_offset)
 
     def known_start(self, isolation: Isolation) -> int:
@@ -203,9 +194,6 @@ class Partition:
         except UnavailableError:
             return self.start_offset
 
-    def _view_of(self, isolation: Isolation) -> View | None:
-        return self.view if isolation is Isolation.READ_COMMITTED else None
-
     @property
     def size(self) -> int:
         """The size of all log files in bytes."""
@@ -216,14 +204,8 @@ class Partition:
         return list(self.log.segments)
 
     def has_segment(self, segment: Segment) -> bool:
-        """Whether the partition is open and still has this segment. It does not after retention has deleted the
-        segment, or compaction has replaced it.
-        """
+        """Whether the partition is open, and neither retention nor compaction has removed this segment."""
         return not self.availability.is_closed and any(one.is_same(segment) for one in self.log.segments)
-
-    def producers(self) -> Iterator[ProducerEntry]:
-        """Yield the state of each producer with state in this partition, in the order of the producer ids."""
-        return iter(self.log.producers)
 
     @property
     def producer_state(self) -> Producers:
@@ -236,9 +218,7 @@ class Partition:
 
     @property
     def failure(self) -> UnavailableError | None:
-        """The error with which the partition refuses reads and writes until it is opened again; None if it accepts
-        them.
-        """
+        """The error with which the partition refuses reads and writes; None if it accepts them."""
         return self.availability.failure
 
     @property
@@ -365,44 +345,7 @@ class Partition:
             DamageError: an index that the read uses is damaged.
         """
         self.availability.check_usable()
-        lost = None if self.restored is None else self.restored.lost_range(start)
-        if lost is not None:
-            raise OffsetOutOfRangeError(
-                f"offset {start} of {self.topic}-{self.index} is gone with the disk of a lost broker: the restored log "
-                f"ends at offset {lost[0]}, and new records begin at {lost[1]}"
-            )
-        view = self._view_of(isolation)
-        if view is not None:
-            return view.read(start, size_max, at_least_one=at_least_one)
-        if start < self.start_offset and self.remote is not None and start >= self.remote.start_offset:
-            return read_remote(
-                self.remote,
-                self.log.segments,
-                start,
-                self.visible_end(isolation),
-                size_max,
-                local_start=self.start_offset,
-                committed=isolation is Isolation.READ_COMMITTED,
-                at_least_one=at_least_one,
-            )
-        if not self.start_offset <= start <= self.end_offset:
-            raise OffsetOutOfRangeError(
-                f"offset {start} is not in the log of {self.topic}-{self.index}, which has the offsets {self.visible_start(isolation)} to {self.end_offset} (exclusive)"
-            )
-        return read(
-            self.log.segments,
-            start,
-            self.visible_end(isolation),
-            size_max,
-            committed=isolation is Isolation.READ_COMMITTED,
-            at_least_one=at_least_one,
-        )
-
-    def aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
-        """Return the aborted transactions with offsets in [start, end). `end` must not be past the last stable offset."""
-        self.availability.check_open()
-        assert end <= self.last_stable_offset
-        return tuple(self.log.segments.aborted(start, end)) if start < end else ()
+        return read_from_offset(self, start, size_max, isolation, at_least_one=at_least_one)
 
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
         """Find the first record with this timestamp or a later one: see `log.time_lookup.look_up_time`."""
@@ -453,7 +396,7 @@ class Partition:
         assert before[1] <= after[1] <= after[0]
         return before != after
 
-    # -- start and reload --------------------------------------------------------------------------------------
+    # -- start and close ---------------------------------------------------------------------------------------
 
     def move_start(self, start_offset: int) -> None:
         """Move the log start offset. The new offset is durable on return, or DiskError is raised."""
@@ -461,9 +404,7 @@ class Partition:
         self.start_offset = start_offset
 
     def reload(self, end_offset: int, cut: Callable[[], None]) -> None:
-        """Close the files, call `cut` to truncate the log files to `end_offset`, and recover the log from the files
-        that remain.
-        """
+        """Close the files, let `cut` truncate them to `end_offset`, and recover the log from the remaining files."""
         self._close_files()
         self.log.prepare_truncation(end_offset)
         cut()
@@ -474,8 +415,6 @@ class Partition:
         self._load(known, Listing(self._disk, self.directory), None)
         self.log.prove_segments()
         self.compaction.truncate_to(self.end_offset)
-
-    # -- close -------------------------------------------------------------------------------------------------
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files. After a `clean` close, everything is durable, and the next open needs little recovery.

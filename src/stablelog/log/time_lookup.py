@@ -12,11 +12,7 @@ def look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Looku
         A lookup, which runs in steps. Its result is None if a reader of this isolation level can read no such record.
     """
     if log.view is not None and isolation is Isolation.READ_COMMITTED:
-        return log.view.look_up_time(timestamp_ms)
-    return _look_up_time(log, timestamp_ms, isolation)
-
-
-def _look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Lookup:
+        return (yield from log.view.look_up_time(timestamp_ms))
     if log.remote is not None and log.remote.start_offset < log.start_offset:
         found = yield from log.remote.look_up_time(timestamp_ms)
         # A segment may be both in the store and on the local disk. Only its local copy is searched.

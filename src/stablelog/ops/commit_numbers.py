@@ -44,7 +44,7 @@ from stablelog.log.files.names import (
     offset_of,
 )
 from stablelog.log.producer_state.snapshots import decode_either
-from stablelog.log.recovery.examine import Damage
+from stablelog.log.recovery.damage import Damage
 from stablelog.log.recovery.tail import batches_after_damage, lost_batches
 
 # How many blocks of producer ids to skip for each transaction group. A coordinator reserves ids in blocks by a record

@@ -1,10 +1,11 @@
 """Makes a data directory from an object store alone, after the loss of the disk.
 
-1. Everything in the store is read and checked, and the directory is written. 2. The code of the broker opens and
-recovers the directory, and all its files are verified. Until here the store has not changed, and the lost broker, if it
-still runs, can continue. 3. The restore takes over the chains of manifests, so that the lost broker cannot publish any
-more. If it has published until then, steps 1 and 2 are repeated. 4. The restore publishes its own manifests, and
-brokers may use the directory.
+1. Everything in the store is read and checked, and the directory is written.
+2. The code of the broker opens and recovers the directory, and all its files are verified. Until here the store has not
+   changed, and the lost broker, if it still runs, can continue.
+3. The restore takes over the chains of manifests, so that the lost broker cannot publish any more. If it has published
+   until then, steps 1 and 2 are repeated.
+4. The restore publishes its own manifests, and brokers may use the directory.
 
 A restore may be killed at any step. The same command, run again, gives the result of an undisturbed restore
 (`restored_directory`).

@@ -211,7 +211,9 @@ def _check_batches(content: bytes, row: RemoteSegment, key: str) -> None:
             break
         position, offset = at + header.size, header.next_offset
     if position != len(content) or position != row.size or offset > row.end_offset:
-        raise DamageError(f"{key} is damaged at byte {position}")
+        raise DamageError(
+            f"{key} is damaged at byte {position}: no whole batch with the next offset begins there"
+        )
 
 
 def _is_whole_batch(content: bytes, position: int, header: BatchHeader) -> bool:

@@ -160,7 +160,7 @@ class Verification:
         """Check the size of a log file, and that each batch is whole and follows the one before."""
         size = self._sizes.get(key, segment.size)
         if size != segment.size:
-            raise DamageError(f"the object has {size} bytes, and its segment {segment.size}")
+            raise DamageError(f"the object has {size} bytes, but the manifest says {segment.size}")
         position, next_offset, rest, headers_crc = 0, segment.base_offset, b"", 0
         while position < segment.size:
             wanted = min(PIECE_SIZE, segment.size - position)

@@ -33,8 +33,8 @@ from stablelog.errors import DamageError, DiskError, UnknownFormatError, UsageEr
 from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import FIRST_SEQUENCE_FILE, REMOTE_MANIFEST_FILE, VIEW_START_FILE, is_log
 from stablelog.log.files.partition_metadata import METADATA_FILE, read_partition_metadata
+from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.epoch_check import latest_epoch_of_all
-from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import FileFinding
 from stablelog.tier.local_state import LocalState
 

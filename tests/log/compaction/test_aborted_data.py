@@ -354,7 +354,7 @@ def committed(log):
 
 def told(summary):
     """What a summary tells except for the sparse indexes, which depend on the interval of their entries."""
-    return summary.with_changes(index_size=0, index_crc=0, timeindex_size=0, timeindex_crc=0)
+    return replace(summary, index_size=0, index_crc=0, timeindex_size=0, timeindex_crc=0)
 
 
 @pytest.mark.extended

@@ -1,6 +1,7 @@
 """The indexes of the growing segment: complete in memory, and in their files as far as these could be written."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -157,8 +158,8 @@ def test_indexes_begin_as_a_summary_says_while_they_grow(indexes):
     )
     add(indexes, 2)
     assert indexes.begin_with(progress)
-    assert not indexes.begin_with(progress.with_changes(index_crc=1))
-    assert not indexes.begin_with(progress.with_changes(index_size=1000))
+    assert not indexes.begin_with(replace(progress, index_crc=1))
+    assert not indexes.begin_with(replace(progress, index_size=1000))
 
 
 # -- files that the last broker has left -----------------------------------------------------------------------------

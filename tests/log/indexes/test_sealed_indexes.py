@@ -1,5 +1,7 @@
 """A sealed segment's files are checked against its summary before they are used."""
 
+from dataclasses import replace
+
 import pytest
 from crc32c import crc32c
 
@@ -102,7 +104,7 @@ def test_without_its_transaction_index_it_is_unknown_what_was_aborted(disk, summ
 
 @pytest.mark.parametrize("content", [None, b""])
 def test_a_segment_without_aborts_needs_no_transaction_index(disk, summary, content):
-    without = summary.with_changes(txnindex_size=0, txnindex_crc=0)
+    without = replace(summary, txnindex_size=0, txnindex_crc=0)
     disk.lose(path_of(TXNINDEX))
     if content is not None:
         disk.write_atomic(path_of(TXNINDEX), content)
@@ -111,4 +113,4 @@ def test_a_segment_without_aborts_needs_no_transaction_index(disk, summary, cont
 
 
 def test_entries_that_the_summary_does_not_have_are_found(disk, summary):
-    assert not are_files_of(disk, path_of, summary.with_changes(txnindex_size=0, txnindex_crc=0))
+    assert not are_files_of(disk, path_of, replace(summary, txnindex_size=0, txnindex_crc=0))

@@ -59,7 +59,3 @@ def test_a_later_version_is_refused_and_one_that_no_release_will_write_is_damage
         Summary.decode((VERSION + 1).to_bytes(2) + content)
     with pytest.raises(DamageError, match="has version -1; only version 1 is known"):
         Summary.decode(b"\xff\xff" + content)
-
-
-def test_a_copy_has_the_changed_fields_and_the_others_as_they_were():
-    assert summary().with_changes(log_size=0) == summary(log_size=0)

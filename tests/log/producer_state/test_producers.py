@@ -59,7 +59,7 @@ def test_sequences_wrap_to_zero():
     log = Log().write("-")
     log.append(1, sequence=2**31 - 2, count=1)
     log.append(1, sequence=2**31 - 1, count=3)
-    assert next(log.partition.producer_state).last_sequence == 1
+    assert next(iter(log.partition.producer_state)).last_sequence == 1
     assert refused(log.append, 1, sequence=3) is ErrorCode.out_of_order_sequence_number
     assert refused(log.append, 1, sequence=0) is ErrorCode.out_of_order_sequence_number
     log.append(1, sequence=2)

@@ -9,12 +9,12 @@ import pytest
 
 from stablelog.batch.header import HEADER
 from stablelog.errors import DamageError, DiskError, UnavailableError
-from stablelog.log.compaction import cleaner
+from stablelog.log import log_compaction
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import SEGMENT_SUFFIXES, VIEW_START_FILE
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.recovery.examine import Expected
+from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
@@ -322,7 +322,7 @@ def test_a_compaction_that_was_putting_its_segment_in_place_is_finished_before_t
         raise DiskError("renaming failed", errno.EIO)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cleaner, "finish_swap", broken)
+        patch.setattr(log_compaction, "finish_swap", broken)
         work = log.partition.compaction.begin_pass(log.now_ms, key_count_max=1000)
         with pytest.raises(UnavailableError):
             for cleaned in work.steps():

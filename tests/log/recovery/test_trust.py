@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.errors import DamageError
-from stablelog.log.recovery.examine import Expected
+from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.repair import examine
 from tests.log.accounts import copy_of
 from tests.log.test_damage import DIRECTORY, changed, headers, path_of, several_segments

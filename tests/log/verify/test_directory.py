@@ -85,7 +85,7 @@ def with_summary(log, base, suffix, content):
     files, summary = {path: content}, path_of(base, ".summary")
     if log.disk.exists(summary):
         crc = {f"{suffix[1:]}_crc": crc32c(content)}
-        files[summary] = Summary.decode(log.disk.read_bytes(summary)).with_changes(**crc).encode()
+        files[summary] = replace(Summary.decode(log.disk.read_bytes(summary)), **crc).encode()
     return files, {path}
 
 
@@ -151,7 +151,7 @@ def forged_summaries(log):
                     named = {path_of(base, f".{field.name.split('_')[0]}")}
                 elif field.name == "end_offset":  # a segment that begins there is missed
                     named.add(path_of(value, ".log"))
-                yield {path: known.with_changes(**{field.name: value}).encode()}, named
+                yield {path: replace(known, **{field.name: value}).encode()}, named
 
 
 def forged_producers(producers, *, is_kafkas):

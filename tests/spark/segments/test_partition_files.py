@@ -1,6 +1,7 @@
 """The searches of Spark in the segment files of a partition look at few segments besides those of the answer."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_a_search_with_an_old_open_transaction_looks_at_few_segments(tmp_path):
     """A transaction that began in the first segment was aborted in the last one. All stable offsets before are 0."""
     files = files_with(tmp_path, lambda number: 0 if number == COUNT - 1 else number * SIZE)
     for row in list(files.segments)[:-1]:
-        row.summary = row.summary.with_changes(stable_offset=0)
+        row.summary = replace(row.summary, stable_offset=0)
     files.segments = ReaderRows(files.segments)
     files.segments.index_aborts()
     LOOKED.clear()

@@ -30,7 +30,7 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError
 from stablelog.log.compaction.policy import Kept, TransactionWalk
-from stablelog.log.compaction.rewriter import CancelledError, Cleaned, Pass, Rewriter, open_segments
+from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter, open_segments
 from stablelog.log.files.names import LOG, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
@@ -350,7 +350,7 @@ class RemovalPass(Pass):
             return ""
         return f"removed aborted data up to offset {self.end_offset}: {self.written_size} bytes of {self.read_size} remain"
 
-    def _run(self) -> Iterator[Cleaned | None]:
+    def _run(self) -> Generator[Cleaned | None]:
         for segment in self._segments:
             summary = segment.summary
             later = self._segments.aborted(segment.end_offset, segment.end_offset)
@@ -366,7 +366,7 @@ class RemovalPass(Pass):
     def _clean(
         self, segment: SealedSegment, summary: Summary, spanning: Sequence[AbortedTxn]
     ) -> Iterator[Cleaned | None]:
-        last = yield from self._stoppable(last_aborted(segment, spanning))
+        last = yield from last_aborted(segment, spanning)
         if last is not None:
             rules = RemovalRules(segment, spanning, last)
             yield from self._rewrite_group(
@@ -374,19 +374,6 @@ class RemovalPass(Pass):
                 lambda out: self._remove(segment, out, rules),
                 committed_count=summary.committed_count,  # no committed record is removed
             )
-
-    def _stoppable(
-        self, steps: Generator[None, None, dict[int, int] | None]
-    ) -> Generator[None, None, dict[int, int] | None]:
-        while True:
-            if self.cancelled:
-                raise CancelledError
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: dict[int, int] | None = end.value
-                return found
-            yield None
 
     def _remove(self, segment: SealedSegment, out: Rewriter, rules: RemovalRules) -> Iterator[None]:
         for header, batch in self._batches(segment):

@@ -6,35 +6,25 @@ ones.
 Source: Kafka's log cleaner.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Disk
-from stablelog.errors import UnavailableError
-from stablelog.log.compaction.aborted_data import RemovalPass
 from stablelog.log.compaction.policy import (
     Kept,
     LatestOffsets,
     Rules,
     TransactionWalk,
-    count_cleanable,
     group_segments,
-    is_dirty_enough,
     records_in,
 )
-from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter, discard_cleaned
-from stablelog.log.files.names import LOG, SegmentName
+from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig
 from stablelog.log.producer_state.producer import LastBatch
 from stablelog.log.segments.growing_segment import GrowingSegment
-from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.replacement import begin_swap, finish_swap
-from stablelog.log.segments.sealed_segment import SealedSegment
-from stablelog.log.segments.segment import LogProof
-from stablelog.log.segments.segments import LogSegments
 
 
 class Compaction(Pass):
@@ -92,7 +82,7 @@ class Compaction(Pass):
             f"{self.read_size} remain"
         )
 
-    def _run(self) -> Iterator[Cleaned | None]:
+    def _run(self) -> Generator[Cleaned | None]:
         yield from self._collect_latest()
         rules = Rules(
             self._latest,
@@ -102,8 +92,6 @@ class Compaction(Pass):
             delete_retention_ms=self._config.delete_retention_ms,
         )
         for group in group_segments(self._summaries_to_clean(), self._config):
-            if self.cancelled:
-                return
             yield from self._rewrite_group(group, lambda out, group=group: self._clean(group, out, rules))  # type: ignore[misc]
 
     def _clean(self, group: list[Summary], out: Rewriter, rules: Rules) -> Iterator[None]:
@@ -169,134 +157,3 @@ class Compaction(Pass):
             self._uncounted[header.producer_id] = (
                 self._uncounted.get(header.producer_id, 0) + kept.record_count
             )
-
-
-class Cleaning:
-    """The progress of compaction, or of the removal of aborted data, in one partition.
-
-    Args:
-        disk: the disk of the partition.
-        directory: the partition's directory.
-        open_files: the cache that limits how many sealed segments have open files.
-        first_dirty_offset: the first offset that was not compacted yet.
-    """
-
-    def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles, first_dirty_offset: int) -> None:
-        self.first_dirty_offset = first_dirty_offset
-        self._disk = disk
-        self._directory = directory
-        self._open_files = open_files
-        # The end of the segments from which aborted data was removed since the start of the broker. This offset is not
-        # recorded: another pass over these segments changes nothing.
-        self._removed_to = 0
-        # By base offset: the segments that the running pass rewrites.
-        self._under_way: dict[int, SealedSegment] = {}
-
-    def begin_pass(
-        self,
-        segments: LogSegments,
-        config: LogConfig,
-        *,
-        last_batch: Callable[[], Callable[[int], LastBatch | None]],
-        start_offset: int,
-        stable_offset: int,
-        aborted_behind: Callable[[int], list[AbortedTxn]],
-        now_ms: int,
-        key_count_max: int,
-    ) -> Compaction | RemovalPass | None:
-        """Start a pass of compaction. In a topic that is not compacted, start a pass that removes aborted data.
-
-        Return None if the topic's settings ask for neither, or if too few records are new since the last pass.
-        """
-        if config.is_commit_ordered:
-            return None
-        if not config.is_compacted:
-            if not config.drops_aborted:
-                return None
-            return self._begin_removal(segments, config, stable_offset, aborted_behind)
-        sealed = [segment for segment in segments.sealed if segment.durable]
-        summaries = [segment.summary for segment in sealed]
-        del summaries[count_cleanable(summaries, stable_offset, config, now_ms) :]
-        if not is_dirty_enough(summaries, self.first_dirty_offset, config):
-            return None
-        self._under_way = {segment.base_offset: segment for segment in sealed[: len(summaries)]}
-        end_offset = summaries[-1].end_offset
-        return Compaction(
-            self._disk,
-            self._directory,
-            summaries,
-            spanning=segments.aborted(end_offset, end_offset),
-            last_batch=last_batch(),
-            first_dirty_offset=max(self.first_dirty_offset, start_offset),
-            config=config,
-            now_ms=now_ms,
-            key_count_max=key_count_max,
-        )
-
-    def _begin_removal(
-        self,
-        segments: LogSegments,
-        config: LogConfig,
-        stable_offset: int,
-        aborted_behind: Callable[[int], list[AbortedTxn]],
-    ) -> RemovalPass | None:
-        wanted = {
-            segment.base_offset: segment
-            for segment in segments.ending_behind(self._removed_to)
-            if isinstance(segment, SealedSegment) and segment.durable and segment.end_offset <= stable_offset
-        }
-        if not wanted:
-            return None
-        self._under_way = wanted
-        summaries = [segment.summary for segment in wanted.values()]
-        return RemovalPass(
-            self._disk,
-            self._directory,
-            summaries,
-            spanning=aborted_behind(summaries[-1].end_offset),
-            index_interval=config.index_interval_bytes,
-        )
-
-    def put_in_place(self, segments: LogSegments, cleaned: Cleaned) -> LogSegments | None:
-        """Replace segments of the log by the segment that compaction has written from them.
-
-        Returns:
-            The new list of segments. `segments` itself if the new segment has the same batches as the old one. None if
-            a segment to be replaced was deleted or replaced meanwhile.
-
-        Raises:
-            UnavailableError: the disk failed. Only a new open of the partition can tell whether the new segment is in
-                place.
-        """
-        base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
-        place = segments.place_of(base_offset)
-        there = [segments[at] for at in range(place, min(place + count, len(segments) - 1))]
-        unchanged = there == [self._under_way[base_offset] for base_offset in cleaned.replaced]
-        if not unchanged or not cleaned.changed:
-            discard_cleaned(self._disk, self._directory, base_offset)
-            return segments if unchanged else None
-        name = SegmentName.of(self._directory, base_offset)
-        fresh = SealedSegment(self._disk, name, cleaned.summary, self._open_files, proof=LogProof())
-        for segment in there:
-            segment.close()
-        try:
-            begin_swap(self._disk, self._directory, base_offset)
-            finish_swap(self._disk, self._directory, base_offset)
-        except (UnavailableError, FileNotFoundError) as error:
-            raise UnavailableError(
-                f"compaction cannot put its new segment {fresh.path(LOG)} in place of the original ones: {error}"
-            ) from error
-        return segments.with_replaced(place, count, fresh)
-
-    def end_pass(self, work: Pass) -> None:
-        """Record how far a pass has come, after its last step."""
-        if isinstance(work, RemovalPass):
-            self._removed_to = max(self._removed_to, work.end_offset)
-        else:
-            self.first_dirty_offset = max(self.first_dirty_offset, work.end_offset)
-        self._under_way = {}
-
-    def truncate_to(self, end_offset: int) -> None:
-        """Lower the recorded progress after a truncation of the log to this offset."""
-        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
-        self._removed_to = min(self._removed_to, end_offset)

@@ -6,7 +6,7 @@ covers the same offsets as the segments that it replaces. Its indexes and its su
 Source: Kafka's log cleaner; `segments.replacement` describes the files that a crash may leave.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,15 +186,21 @@ class Pass:
                 recovery.
             FileNotFoundError: retention has deleted a segment meanwhile.
         """
+        run = self._run()
         try:
-            yield from self._run()
+            if self.cancelled:
+                return
+            for finished in run:
+                yield finished
+                if self.cancelled:
+                    run.throw(CancelledError)  # the pass removes the files of its unfinished segment
         except CancelledError:
             return
         finally:
             for segment in self._segments:
                 segment.close()
 
-    def _run(self) -> Iterator[Cleaned | None]:
+    def _run(self) -> Generator[Cleaned | None]:
         raise NotImplementedError
 
     def _batches(
@@ -205,8 +211,6 @@ class Pass:
         """
         for _ in segment.prove():
             yield None, b""
-            if self.cancelled:
-                raise CancelledError
         read_size = 0
         for position, header in segment.walk(0):
             batch = memoryview(segment.log.read(position, header.size))
@@ -220,8 +224,6 @@ class Pass:
             if read_size >= STEP_SIZE:
                 read_size = 0
                 yield None, b""
-                if self.cancelled:
-                    raise CancelledError
 
     def _rewrite_group(
         self,
@@ -256,11 +258,12 @@ class Pass:
             self._disk.sync_dir(self._directory)
             self.read_size += sum(summary.log_size for summary in group)
             self.written_size += cleaned.size
-            changed = len(group) > 1 or out.changed
-            yield Cleaned(cleaned.summary, tuple(summary.base_offset for summary in group), changed)
         except (StablelogError, FileNotFoundError, CancelledError):
             discard_cleaned(self._disk, self._directory, base_offset)
             raise
+        else:
+            changed = len(group) > 1 or out.changed
+            yield Cleaned(cleaned.summary, tuple(summary.base_offset for summary in group), changed)
         finally:
             cleaned.close()
 

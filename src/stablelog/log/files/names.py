@@ -6,7 +6,6 @@ Format: docs/formats.md, "The data directory".
 import functools
 import re
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,15 +97,8 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def of(cls, directory: Path, base_offset: int, mark: str = "") -> "SegmentName":
-        """Name a segment in a directory. `mark` is a second suffix, as in `segment_path`."""
-        return cls(base_offset, partial(segment_path, directory, base_offset, mark))
-
-
-def segment_path(directory: Path, base_offset: int, mark: str, suffix: str) -> Path:
-    """Return the path of a segment's file. `mark` is added to the suffix: `.cleaned` during compaction, otherwise
-    empty.
-    """
-    return directory / f"{base_offset:020d}{suffix}{mark}"
+        """Name a segment in a directory. `mark` is a second suffix of its files: `.cleaned` during compaction."""
+        return cls(base_offset, lambda suffix: file_path(directory, base_offset, suffix + mark))
 
 
 def first_segment_path(directory: Path, names: Iterable[str], log_start: int) -> Path:

@@ -35,14 +35,7 @@ class IndexEntries:
         to entry.
         """
         entries, unpack, size = self._entries, field.unpack_from, self.ENTRY.size
-        low, high = 0, self._count
-        while low < high:
-            middle = (low + high) // 2
-            if unpack(entries, middle * size)[0] < bound:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(range(self._count), bound, key=lambda place: unpack(entries, place * size)[0])
 
     def content(self) -> memoryview:
         """Return the bytes of all entries, as the file has them. This is a memoryview: until the caller releases it, no

@@ -8,7 +8,7 @@ Format: docs/formats.md, "Segment summary".
 """
 
 import struct
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
 
 from crc32c import crc32c
@@ -90,10 +90,6 @@ class Summary:
         if crc != crc32c(content[CRC_END:]):
             raise DamageError("the CRC of a segment summary does not match its bytes")
         return cls(*fields)
-
-    def with_changes(self, **changes: int) -> "Summary":
-        """Return a copy of the summary with some fields replaced."""
-        return replace(self, **changes)
 
 
 _values = attrgetter(*(field.name for field in fields(Summary)))

@@ -173,22 +173,11 @@ def _kinds(block: bytes) -> bytes:
     return block[kinds:rest]
 
 
-def _row(block: bytes, place: int) -> _Row:
-    _, used, kinds, rest = _columns(block)
-    begin = rest + sum(block[kinds : kinds + place].translate(_REST_SIZES))
-    kind = block[kinds + place]
-    entry_at, used_at = 1 + place * SNAPSHOT_ENTRY.size, used + place * USED_SIZE
-    return _Row(
-        block[entry_at : entry_at + SNAPSHOT_ENTRY.size],
-        block[used_at : used_at + USED_SIZE],
-        kind,
-        block[begin : begin + _REST_SIZES[kind]],
-    )
-
-
-def _rows(block: bytes) -> Iterator[_Row]:
-    count, used, kinds, at = _columns(block)
-    for place in range(count):
+def _rows(block: bytes, first: int = 0) -> Iterator[_Row]:
+    """Yield the packed producers of a block, from number `first` on."""
+    count, used, kinds, rest = _columns(block)
+    at = rest + sum(block[kinds : kinds + first].translate(_REST_SIZES))
+    for place in range(first, count):
         kind = block[kinds + place]
         entry_at, used_at = 1 + place * SNAPSHOT_ENTRY.size, used + place * USED_SIZE
         end = at + _REST_SIZES[kind]
@@ -305,7 +294,7 @@ class ProducerTable:
         place = bisect_left(ids, producer_id)
         if place == len(ids) or ids[place] != producer_id:
             return None
-        return _unpack(_row(block, place))
+        return _unpack(next(_rows(block, place)))
 
     def greatest_id(self, at_most: int) -> int:
         """Return the greatest producer id up to `at_most`; -1 if there is none."""

@@ -16,13 +16,19 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader
+from stablelog.batch.header import NO_SEQUENCE, BatchHeader
 from stablelog.batch.markers import Marker, MarkerType, read_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, LastBatch, ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.sequence_checks import (
+    check_epoch,
+    check_sequence,
+    find_repeated,
+    out_of_order,
+)
 
 RECENT_MAX = 500  # how many producers are kept as objects, of 1 KB each
 # How many producers with a refused batch are remembered; beyond that, the oldest ones are dropped.
@@ -226,10 +232,10 @@ class Producers:
         if producer is None:
             self._check_first(header, require_first_sequence_zero=require_first_sequence_zero)
             return None
-        kept = _find_repeated(producer, header)
+        kept = find_repeated(producer, header)
         if kept is None:
-            _check_epoch(producer, header)
-            _check_sequence(producer, header)
+            check_epoch(producer, header)
+            check_sequence(producer, header)
             record_count = producer.txn_record_count + header.record_count
             if (
                 open_record_count_max is not None
@@ -244,12 +250,12 @@ class Producers:
 
     def _check_first(self, header: BatchHeader, *, require_first_sequence_zero: bool) -> None:
         if require_first_sequence_zero and header.base_sequence != 0:
-            raise _out_of_order(
+            raise out_of_order(
                 f"producer {header.producer_id} has no state in this partition, so its sequence must begin with 0, not {header.base_sequence}"
             )
         epoch, least = self._refused.get(header.producer_id, (-1, -1))
         if epoch == header.producer_epoch and header.base_sequence > least:
-            raise _out_of_order(
+            raise out_of_order(
                 f"producer {header.producer_id} sends sequence {header.base_sequence}, but sequence {least} was refused before and must be retried first"
             )
 
@@ -261,7 +267,7 @@ class Producers:
         """
         producer = self._recent_producer(header.producer_id)
         if producer is not None:
-            _check_epoch(producer, header)
+            check_epoch(producer, header)
 
     def check_marker(
         self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int
@@ -422,62 +428,3 @@ class Producers:
             self.pack_recent(unused_before_ms)  # packs the producers that were used since the last step
             forgotten, more = self._table.remove_unused(used_before_ms, EXPIRED_BLOCKS_MAX)
             yield forgotten
-
-
-def _find_repeated(producer: ProducerEntry, header: BatchHeader) -> KeptBatch | None:
-    """Return the remembered batch that a batch repeats; None if it is no duplicate.
-
-    A transactional batch can only repeat a batch of the open transaction: a client waits for all responses before it
-    ends a transaction. A batch with a sequence number of an ended transaction is either late, or new: after an abort,
-    librdkafka reuses the sequence number of a batch whose response was lost. Kafka takes such a new batch for a
-    duplicate, so its record is missing from a transaction that commits. Here it is appended; a late batch is refused by
-    `_check_sequence`.
-    """
-    if producer.producer_epoch != header.producer_epoch:
-        return None
-    is_open = producer.txn_first_offset != NO_TXN
-    if header.is_transactional != is_open:
-        return None
-    last_sequence = header.last_sequence
-    for kept in producer.batches:
-        if (
-            kept.last_sequence == last_sequence
-            and kept.first_sequence == header.base_sequence
-            and (not is_open or kept.first_offset >= producer.txn_first_offset)
-        ):
-            return kept
-    return None
-
-
-def _check_epoch(producer: ProducerEntry, header: BatchHeader) -> None:
-    if header.producer_epoch < producer.producer_epoch:
-        raise RefusedError(
-            ErrorCode.invalid_producer_epoch,
-            f"producer {header.producer_id} writes with the old producer epoch {header.producer_epoch}; the current one is {producer.producer_epoch}",
-        )
-
-
-def _check_sequence(producer: ProducerEntry, header: BatchHeader) -> None:
-    """Refuse a batch whose sequence number does not follow the producer's last one, or which is outside the open
-    transaction of its producer.
-    """
-    if header.producer_epoch > producer.producer_epoch:
-        if header.base_sequence != 0:
-            raise _out_of_order(
-                f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence {header.base_sequence}; it must be 0"
-            )
-    elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
-        # The last sequence is -1 if the log has only a marker of the producer's epoch. The next sequence must then be
-        # 0.
-        raise _out_of_order(
-            f"producer {header.producer_id} sends sequence {header.base_sequence}, which does not follow its last sequence {producer.last_sequence}"
-        )
-    if producer.txn_first_offset != NO_TXN and not header.is_transactional:
-        raise RefusedError(
-            ErrorCode.invalid_txn_state,
-            f"producer {header.producer_id} sends a batch that is not transactional, but has an open transaction in this partition",
-        )
-
-
-def _out_of_order(message: str) -> RefusedError:
-    return RefusedError(ErrorCode.out_of_order_sequence_number, message)

@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Content, Disk
 from stablelog.errors import DamageError, DiskError, UnknownFormatError, refuse_unknown_version
-from stablelog.log.files.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
+from stablelog.log.files.names import PRODUCERS, SNAPSHOT, file_path, is_snapshot, offset_of
 from stablelog.log.indexes.summary import SUMMARY, Summary
 from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, ProducerEntry
 from stablelog.log.producer_state.producer_table import SNAPSHOT_ENTRY, ProducerTable, entries_of
@@ -139,24 +139,20 @@ class Snapshots:
         if offset != progress.base_offset:
             self._within.append(offset)
         table = producers.packed_copy()
-        content = ProducersFile(table, progress)
-        self._size = len(content)
+        files = snapshot_files(self._directory, table, progress)
+        self._size = len(files[file_path(self._directory, offset, PRODUCERS)])
         self._appended_size = self._replayed_size = 0
         self._offsets.add(offset)
         self._whole.add(offset)
         self._holds_producers = bool(len(table))
-        stem = f"{offset:020d}"
-        return {
-            self._directory / f"{stem}{PRODUCERS}": content,
-            self._directory / f"{stem}{SNAPSHOT}": SnapshotFile(table),
-        }
+        return files
 
     def remove_snapshot(self, offset: int) -> None:
         """Remove both files of the snapshot at an offset."""
         self._offsets.discard(offset)
         self._whole.discard(offset)
-        self._disk.remove(self._directory / f"{offset:020d}.snapshot")
-        self._disk.remove(self._directory / f"{offset:020d}.producers")
+        for suffix in (SNAPSHOT, PRODUCERS):
+            self._disk.remove(file_path(self._directory, offset, suffix))
 
     def remove_older_snapshots(self, durable_end_offset: int) -> None:
         """Remove the snapshots within segments, except the two newest durable ones. A removal that fails is tried again
@@ -285,6 +281,20 @@ class ProducersFile:
         yield struct.pack(">hI", PRODUCERS_VERSION, crc) + counted
         for blocks in _pieces(self._table):
             yield b"".join(blocks)
+
+
+def snapshot_files(directory: Path, table: ProducerTable, progress: Summary) -> dict[Path, Content]:
+    """Return the contents of the two files of a snapshot at `progress.end_offset`, by path.
+
+    Args:
+        directory: the partition's directory.
+        table: the table of all producers. It must not change any more.
+        progress: the summary of the growing segment up to the snapshot's offset.
+    """
+    return {
+        file_path(directory, progress.end_offset, PRODUCERS): ProducersFile(table, progress),
+        file_path(directory, progress.end_offset, SNAPSHOT): SnapshotFile(table),
+    }
 
 
 def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:

@@ -5,7 +5,6 @@ the records of the data directory about the partition. In this module, a *start*
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,95 +17,17 @@ from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.files.names import (
     LOG,
     VIEW_START_FILE,
-    file_path,
     first_segment_path,
     is_summary,
     offset_of,
 )
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.recovery.damage import Damage, Expected
 from stablelog.log.recovery.plan import NEVER
 from stablelog.log.recovery.trust import Trust
 from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
 from stablelog.log.segments.scan import scan_batches
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What the data directory records about a partition.
-
-    Attributes:
-        recovery_point: the offset up to which the log was durable, exclusive; 0 if unknown.
-        leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
-        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
-            a gap there is a loss.
-        start_files: the names of the files that must exist, among those that record where the log and its
-            commit-ordered view begin.
-        is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start finds all damage.
-    """
-
-    recovery_point: int = 0
-    leader_epoch: int = NEVER
-    gapless_epoch: int = NEVER
-    start_files: frozenset[str] = frozenset()
-    is_read_whole: bool = False
-
-
-@dataclass(slots=True)
-class Damage:
-    """The first damage of a partition's log, and what is lost if the log is truncated there.
-
-    Attributes:
-        path: the damaged log file.
-        position: the position of the damaged batch in this file.
-        end_offset: the end of the log after the truncation.
-        why: a description of the damage.
-        size: how many bytes the truncation removes, in this file and in the later ones.
-        batch_count: the number of whole batches among these bytes.
-        record_count: the number of data records in these batches.
-        marker_count: the number of transaction markers among these batches. A transaction whose marker is removed is
-            open again.
-        last_offset: the greatest offset in these batches, inclusive; -1 if there is none.
-        later: the base offsets of the later segments.
-        durable_end: the end of the offsets that were durable, exclusive. The truncation loses durable records from
-            `end_offset` to here.
-        has_gaps: whether compaction has left gaps in the truncated segment. If so, no record may be appended to it.
-        is_passed_over: whether a start does not read the damaged bytes, and so opens the log in spite of them. Reads of
-            these bytes are refused.
-        refused: if `is_passed_over`, the later damage because of which a start refuses the log; None if there is none.
-    """
-
-    path: Path
-    position: int
-    end_offset: int
-    why: str
-    size: int = 0
-    batch_count: int = 0
-    record_count: int = 0
-    marker_count: int = 0
-    last_offset: int = -1
-    later: tuple[int, ...] = ()
-    durable_end: int = 0
-    has_gaps: bool = False
-    is_passed_over: bool = False
-    refused: "Damage | None" = None
-
-    def lost_files(self) -> Iterator[tuple[Path, int, int]]:
-        """Yield the log files from which the truncation removes batches, as (path, position, offset). Position and
-        offset are the arguments of `lost_batches` for the file.
-        """
-        yield self.path, self.position, self.end_offset
-        for base in self.later:
-            yield file_path(self.path.parent, base, LOG), -1, base
-
-    def count_batch(self, header: BatchHeader) -> None:
-        """Count a whole batch that the truncation removes."""
-        self.batch_count += 1
-        if header.is_control:
-            self.marker_count += 1
-        else:
-            self.record_count += header.record_count
-        self.last_offset = max(self.last_offset, header.last_offset)
 
 
 @dataclass(slots=True)
@@ -196,7 +117,7 @@ class Examination:
             begin = end_offset
         if begin < self.durable_end:
             why = f"the log ends here, but records up to offset {self.durable_end - 1} were durable"
-            path = self._path(bases[-1])
+            path = self._directory.path(bases[-1], LOG)
             return passed, Damage(path, self._disk.size(path), begin, why)
         return passed, None
 
@@ -262,9 +183,6 @@ class Examination:
             )
         return start
 
-    def _path(self, base_offset: int) -> Path:
-        return self._directory.path(base_offset, LOG)
-
     def _examine_segment(
         self,
         base: int,
@@ -279,7 +197,7 @@ class Examination:
         A batch that reaches into the next segment counts as damaged. Damaged bodies of batches before `vouched_end` do
         not count if their headers are whole.
         """
-        path = self._path(base)
+        path = self._directory.path(base, LOG)
         with closing(self._disk.open(path)) as file:
             gone = self._next_gone(base, following)
             # A start of the broker does not read the batches before the newest snapshot, and no reader gets the batches
@@ -342,11 +260,13 @@ class Examination:
             return walk.damage_at_end(f"the file has only {size} bytes, but {summary.log_size} were durable")
         gone = self._next_gone(base, following)
         if gone is not None:
-            return walk.damage_at_end(f"{self._path(gone).name} is missing, and was durable")
+            return walk.damage_at_end(f"{self._directory.path(gone, LOG).name} is missing, and was durable")
         ends = walk.end_offset if summary is None else max(summary.end_offset, walk.end_offset)
         if following is None:
             if summary is not None:
-                return walk.damage_at_end(f"{self._path(ends).name} is missing, and was durable")
+                return walk.damage_at_end(
+                    f"{self._directory.path(ends, LOG).name} is missing, and was durable"
+                )
         elif ends < following and (summary is not None or following not in self._directory.snapshots):
             return walk.damage_at_end(f"the offsets {ends} to {following - 1} are missing")
         return None

@@ -28,7 +28,8 @@ from stablelog.log.files.names import (
     offset_of,
 )
 from stablelog.log.indexes.summary import NOTHING, Summary
-from stablelog.log.recovery.examine import Damage, Examination, Expected
+from stablelog.log.recovery.damage import Damage, Expected
+from stablelog.log.recovery.examine import Examination
 from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.tail import RemovedTail, copy_segment, copy_tail, lost_batches
 from stablelog.log.segments.replacement import finish_interrupted

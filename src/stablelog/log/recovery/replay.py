@@ -2,7 +2,7 @@
 summaries, and truncates the log at a damaged tail.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +13,13 @@ from stablelog.errors import DamageError, DiskError, adding_path
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.files.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX, SegmentName
+from stablelog.log.files.names import LOG, SUMMARY, TXNINDEX, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producers import Producers
-from stablelog.log.producer_state.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
+from stablelog.log.producer_state.snapshots import FoundSnapshots
 from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.plan import NEVER, Known, RecoveryPlan, RecoveryPlanner
+from stablelog.log.recovery.replayed_snapshots import ReplayedSnapshots
 from stablelog.log.recovery.tail import RemovedTail, check_cut, copy_segment, copy_tail
 from stablelog.log.recovery.trust import ReplayStart
 from stablelog.log.segments.growing_segment import GrowingSegment
@@ -127,13 +128,7 @@ class _Replay:
         self._epochs_changed = False
         self._epochs_lost = False
         self._removed_tails: list[RemovedTail] = []
-        self._snapshots = set(plan.directory.snapshots)
-        # Offsets of the snapshots of which a crash has left only one of the two files.
-        self._partial = {
-            offset
-            for offset in plan.directory.snapshots
-            if not all(f"{offset:020d}{suffix}" in listing for suffix in (PRODUCERS, SNAPSHOT))
-        }
+        self._snapshots = ReplayedSnapshots(listing, plan)
 
     def run(self) -> Recovered:
         plan = self._plan
@@ -141,7 +136,7 @@ class _Replay:
         holds_producers = len(plan.start.producers) > 0
         sealed, growing = self._replay(plan.trusted, plan.rest, plan.start)
         end_offset = growing.end_offset
-        self._drop_snapshots_past(end_offset)
+        self._snapshots.remove_past(end_offset)
         if self._epochs.truncate_to(end_offset) or self._epochs_changed:
             self._write_epochs()
         if plan.log_start > end_offset:
@@ -152,17 +147,15 @@ class _Replay:
         self._planner.remove_segments(plan.deleted)
         if not plan.is_log_start_written:
             self._disk.write_atomic(self._directory / LOG_START_FILE, encode_log_start(plan.log_start))
-        snapshots = frozenset(offset for offset in self._snapshots if offset <= end_offset)
-        found = FoundSnapshots(
-            snapshots,
-            snapshots - self._partial,
-            self._done_size,
-            # Producers of replayed batches count, too: if there are producers, a close writes a snapshot, which records
-            # the times of their last use.
-            holds_producers or len(plan.start.producers) > 0,
-        )
         producers = plan.start.producers
-        return Recovered(sealed, growing, producers, self._epochs, plan.log_start, self._removed_tails, found)
+        # Producers of replayed batches count, too: if there are producers, a close writes a snapshot, which records the
+        # times of their last use.
+        snapshots = self._snapshots.found(
+            end_offset, self._done_size, holds_producers=holds_producers or len(producers) > 0
+        )
+        return Recovered(
+            sealed, growing, producers, self._epochs, plan.log_start, self._removed_tails, snapshots
+        )
 
     # -- leader epochs -----------------------------------------------------------------------------------------
 
@@ -195,43 +188,6 @@ class _Replay:
     def _write_epochs(self) -> None:
         self._disk.write_atomic(self._directory / EPOCH_FILE, self._epochs.encode())
         self._epochs_changed = False
-
-    # -- snapshots ---------------------------------------------------------------------------------------------
-
-    def _drop_snapshots_past(self, end_offset: int) -> None:
-        """Remove the snapshots after the log's end, because new records will get these offsets."""
-        dropped = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
-        for offset in dropped:
-            self._remove_snapshot(offset)
-        if dropped:
-            self._disk.sync_dir(self._directory)
-
-    def _unused_snapshots(self, segment: GrowingSegment) -> Iterator[tuple[int, Summary]]:
-        """Yield (offset, segment summary) of the snapshots within a segment after the one that replay began at."""
-        directory, begin = self._plan.directory, max(segment.base_offset, self._plan.start.offset)
-        for offset in sorted(self._snapshots.difference(directory.bases)):
-            found = directory.producers(offset) if offset > begin else None
-            if found is not None and found[1].base_offset == segment.base_offset:
-                yield offset, found[1]
-
-    def _drop_outdated_snapshots(self, segment: GrowingSegment) -> None:
-        """Remove the snapshots within a segment that do not match the indexes as replay has rebuilt them. No start of
-        the broker could begin replay at them.
-
-        The rebuilt time index lacks the entries that closes of the partition have added.
-        """
-        outdated = [
-            offset
-            for offset, progress in self._unused_snapshots(segment)
-            if not segment.growing.begin_with(progress)
-        ]
-        for offset in outdated:
-            self._remove_snapshot(offset)
-
-    def _remove_snapshot(self, offset: int) -> None:
-        for suffix in (SNAPSHOT, PRODUCERS):
-            self._disk.remove(self._directory / f"{offset:020d}{suffix}")
-        self._snapshots.discard(offset)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -402,7 +358,7 @@ class _Replay:
             and segment.adopt_index_files(self._listing, are_synced=self._synced.is_clean)
             and all(
                 self._plan.directory.indexes_up_to(progress) is not None
-                for _, progress in self._unused_snapshots(segment)
+                for _, progress in self._snapshots.unused_within(segment)
             )
         )
 
@@ -468,15 +424,7 @@ class _Replay:
         # A sealed segment needs a snapshot at its end: when the segment is deleted, only the snapshot has the
         # transactions that began in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=stable_offset)
-        table, stem = producers.packed_copy(), f"{next_base_offset:020d}"
-        self._disk.write_together(
-            {
-                self._directory / f"{stem}{PRODUCERS}": ProducersFile(table, progress),
-                self._directory / f"{stem}{SNAPSHOT}": SnapshotFile(table),
-            }
-        )
-        self._snapshots.add(next_base_offset)
-        self._partial.discard(next_base_offset)
+        self._snapshots.write(producers, progress)
         self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
         segment.mark_durable()
         return segment
@@ -485,7 +433,7 @@ class _Replay:
         """Write the indexes from memory to their files, without entries of lost batches. Remove snapshots that do not
         match the written indexes.
         """
-        self._drop_outdated_snapshots(segment)
+        self._snapshots.remove_outdated(segment)
         if segment.least_aborted_offset is None:
             self._disk.remove(segment.path(TXNINDEX))
         segment.growing.write_files()

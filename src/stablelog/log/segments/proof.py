@@ -1,10 +1,10 @@
-"""The proof of a log file: a check that it has the batches that its segment's summary describes.
+"""The proof that a log file holds the batches that its segment's summary describes.
 
-A start of the broker does not read sealed segments, but trusts their summaries. It also trusts a snapshot for the part
-of the growing segment before the snapshot. The proof runs before the first read of such a segment, and finds bytes that
-the disk has changed or lost: it computes the CRC-32C over all batch headers, and compares it with the CRC in the
-summary or snapshot. Each header contains the length and the CRC of its batch. The bodies of the batches are checked
-only by the scrub.
+A start of the broker does not read the sealed segments, but trusts their summaries. In the same way, a start trusts a
+snapshot for the part of the growing segment that precedes the snapshot. The proof runs before the first read of such a
+segment, and finds bytes that the disk has changed or lost. It computes the CRC-32C over the headers of all batches, and
+compares this CRC with the one in the summary or snapshot. Each header contains the length and the CRC of its batch.
+Only the scrub checks the bodies of the batches.
 """
 
 import struct
@@ -39,7 +39,7 @@ LENGTH_AT = 8  # the position of batch_length in a batch
 
 @dataclass(frozen=True, slots=True)
 class DamagedBatch:
-    """A batch whose bytes do not match its CRC.
+    """A batch whose body does not match its CRC.
 
     Attributes:
         position: the position of its first byte in the log file.
@@ -61,8 +61,8 @@ class DamagedBatch:
 
 
 def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
-    """Check the CRC of every batch in the first `size` bytes of a log file. `prove_headers` must have checked the
-    headers before.
+    """Check the CRC of every batch in the first `size` bytes of a log file, after `prove_headers` has checked the
+    headers.
 
     Args:
         disk: the disk of the file.
@@ -70,7 +70,8 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
         size: how many bytes to check. They end with a whole batch.
 
     Yields:
-        Each damaged batch; and after about every SCRUB_SIZE bytes, the number of bytes read since the last such number.
+        Each damaged batch. In addition, after about every SCRUB_SIZE bytes, the number of bytes read since the last
+        such number.
 
     Raises:
         FileNotFoundError: retention or compaction has deleted the segment.
@@ -92,26 +93,27 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
 
 
 def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
-    """Return the error message about a batch whose bytes have changed since they were written."""
+    """Return the message about a batch whose bytes have changed since they were written."""
     return f"{path}: the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold. Restore the file"
 
 
 def prove_headers(
     disk: Disk, path: Path, size: int, crc: int, mapped: memoryview | None = None
 ) -> Iterator[None]:
-    """Check that the batch headers in the first `size` bytes of a log file have the recorded CRC. Each step covers
-    about 8 MiB, and may run in any thread.
+    """Check that the batch headers in the first `size` bytes of a log file have a known CRC. Each step covers about 8
+    MiB of the file, and may run in any thread.
 
     Args:
         disk: the disk of the file.
         path: the path of the log file.
         size: how many bytes to check. They end with a whole batch.
         crc: the expected CRC-32C over the headers of these batches.
-        mapped: the same bytes in the memory map from which readers will read. The proof also loads them into memory, so
-            that readers need not wait for the disk.
+        mapped: these bytes of the memory-mapped file, from which readers will read. The proof loads them into memory,
+            so that the readers need not wait for the disk.
 
     Raises:
-        DamageError: the file does not have these batches. The message names the first damaged one, if it can be found.
+        DamageError: the file does not hold these batches. The message names the first damaged batch, if it can be
+            found.
         DiskError: the file cannot be read.
     """
     try:
@@ -162,11 +164,11 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
 
 
 def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
-    """Return the 61 bytes of each batch header in a buffer, and the end of the last batch, which may be after the
-    buffer's end. Only `batch_length` is checked.
+    """Return the 61 bytes of each header of the batches in a buffer, and the position after the last of these batches,
+    which may be after the end of the buffer. Only `batch_length` is checked.
 
     Raises:
-        DamageError: a header has a `batch_length` that no batch can have.
+        DamageError: no batch can have the `batch_length` in a header.
     """
     headers: list[Buffer] = []
     size, unpack = HEADER.size, LENGTH.unpack_from
@@ -181,13 +183,15 @@ def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
 
 
 def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
-    """Load the bytes [begin, end) of the memory map into memory. Return whether they are in memory now."""
+    """Load the bytes [begin, end) of the mapped file into memory, including the batch bodies, which readers will need.
+    Return whether these bytes are in memory now.
+    """
     return mapped is not None and file.populate(mapped[begin:end])
 
 
 def _damaged(file: File, path: Path, size: int) -> DamageError:
-    """Return the error for a failed proof. It names the first batch whose CRC is wrong, or whose offset does not follow
-    that of the batch before.
+    """Return the error for a failed proof. Its message names the first batch whose CRC is wrong or whose offset does
+    not follow the batch before it.
     """
     end_offset = 0
     why = "the offset or the leader epoch of a batch has changed"

@@ -64,7 +64,9 @@ def verify_directory(
         )
         yield FileFinding(last, message)
     if log_start is not None and log_start > state.end_offset:
-        message = f"says that the log begins at offset {log_start}; it ends at {state.end_offset}"
+        message = (
+            f"says that the log begins at offset {log_start}, but the log ends at offset {state.end_offset}"
+        )
         yield FileFinding(directory / LOG_START_FILE, message)
     # A running broker may have deleted a segment during the verification; the end of the log is then not known.
     if state.are_begins_known and all(disk.exists(state.path(base, LOG)) for base in bases):
@@ -76,9 +78,9 @@ def _verify_first(
 ) -> Iterator[FileFinding]:
     """Report a missing log file of the first segment."""
     if not bases:
-        message = "is gone: there is no log file, and the partition was made with one"
+        message = "is missing: the directory has no log file, but the partition was made with one"
     elif bases[0] > log_start:
-        message = f"is gone: the log begins at offset {log_start}, and the first segment that is there at {bases[0]}"
+        message = f"is missing: the log begins at offset {log_start}, but the first segment begins at offset {bases[0]}"
     else:
         return
     yield FileFinding(first_segment_path(directory, names, log_start), message)
@@ -95,7 +97,7 @@ def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: i
         # A running broker may delete or compact the segment during the verification, so its files are looked up again.
         is_lost = base in ends or state.disk.exists(state.path(base, SUMMARY))
         if base >= log_start and is_lost and not state.disk.exists(state.path(base, LOG)):
-            yield FileFinding(state.path(base, LOG), "is gone, and was durable")
+            yield FileFinding(state.path(base, LOG), "is missing, and was durable")
 
 
 def _verify_epochs(state: LogState) -> Iterator[FileFinding]:
@@ -123,4 +125,4 @@ def _verify_epochs(state: LogState) -> Iterator[FileFinding]:
         for entries in (said, known)
     )
     if said != known[: len(said)]:
-        yield FileFinding(path, f"epochs begin at {said}; the log says {known}")
+        yield FileFinding(path, f"has the leader epochs (epoch, first offset) {said}; the log has {known}")

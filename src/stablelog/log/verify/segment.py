@@ -101,7 +101,8 @@ class SegmentProof:
             self._time_index = TimeIndex(base, self._indexes[TIMEINDEX])
             if base < state.end_offset:
                 yield self._finding(
-                    LOG, f"begins at {base}, before the segment in front of it ends ({state.end_offset})"
+                    LOG,
+                    f"begins at offset {base}, but the segment before it ends at offset {state.end_offset}",
                 )
             is_whole = True
             try:
@@ -144,7 +145,8 @@ class SegmentProof:
                 self._apply_batch(header, batch)
                 if marks.get(seen.size, seen.log_crc) != seen.log_crc:
                     yield self._finding(
-                        LOG, f"the headers of the batches up to byte {seen.size} have changed"
+                        LOG,
+                        f"the headers of the batches up to byte {seen.size} have changed since they were written",
                     )
                     marks = {}
         except TornError:
@@ -220,7 +222,8 @@ class SegmentProof:
                 # several batches, so this offset may be greater than the last offset of the batch.
                 batch = f"[{header.base_offset}, {header.last_offset}]"
                 yield self._finding(
-                    INDEX, f"entry {place} says offset {offset} for byte {at}, whose batch is {batch}"
+                    INDEX,
+                    f"entry {place} says offset {offset} for byte {at}, but the batch there has the offsets {batch}",
                 )
             self._last_indexed = offset
             self._offset_place += 1
@@ -231,7 +234,7 @@ class SegmentProof:
             if timestamp not in greatest or offset < header.base_offset:
                 yield self._finding(
                     TIMEINDEX,
-                    f"entry {place} says time {timestamp} for offset {offset}; the log says {greatest[0]} up to {header.last_offset}",
+                    f"entry {place} says timestamp {timestamp} for offset {offset}, but the greatest timestamp up to offset {header.last_offset} is {greatest[0]}",
                 )
             self._time_place += 1
 
@@ -242,7 +245,10 @@ class SegmentProof:
             yield self._finding(INDEX, _no_batch(self._offset_place, at))
         if self._time_place < len(self._time_index):
             offset = self._time_index[self._time_place][1]
-            yield self._finding(TIMEINDEX, f"entry {self._time_place} says offset {offset}; there is none")
+            yield self._finding(
+                TIMEINDEX,
+                f"entry {self._time_place} says offset {offset}, which is after the end of the segment",
+            )
 
     # -- transaction index -------------------------------------------------------------------------------------
 
@@ -250,7 +256,7 @@ class SegmentProof:
         content, seen = self._indexes[TXNINDEX], self._seen
         torn = len(content) % ENTRY.size
         if torn and not self._is_last:
-            yield self._finding(TXNINDEX, f"{len(content)} bytes: its last entry is torn")
+            yield self._finding(TXNINDEX, f"has {len(content)} bytes, so its last entry is incomplete")
         index = TransactionIndex(content[: len(content) - torn])
         found = [index[place] for place in range(len(index))]
         wanted = seen.aborted
@@ -265,7 +271,7 @@ class SegmentProof:
         common = min(len(found), len(wanted))
         place = next((at for at in range(common) if found[at] != wanted[at]), common)
         there, right = (str(row[place]) if place < len(row) else "nothing" for row in (found, wanted))
-        yield self._finding(TXNINDEX, f"entry {place} is {there}; the log says {right}")
+        yield self._finding(TXNINDEX, f"entry {place} is {there}, but the log has {right}")
 
     def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[FileFinding]:
         """Compare the transaction index by the offsets of the markers only, because the log no longer contains the
@@ -282,14 +288,14 @@ class SegmentProof:
             ):
                 yield self._finding(
                     TXNINDEX,
-                    f"the entry of the abort at {right.last_offset} is {there}; the log says {right}",
+                    f"the entry of the abort marker at offset {right.last_offset} is {there}, but the log has {right}",
                 )
         for there in by_end.values():
             # Kafka's compaction keeps an entry until it removes the abort marker, even if no record of the transaction
             # remains.
             is_marked = self._seen.empty_aborts.get(there.last_offset) == there.producer_id
             if self._state.are_begins_known and not is_marked:
-                yield self._finding(TXNINDEX, f"the entry {there} is of no transaction in the log")
+                yield self._finding(TXNINDEX, f"the log has no transaction of the entry {there}")
 
     # -- summary -----------------------------------------------------------------------------------------------
 
@@ -309,9 +315,9 @@ class SegmentProof:
             # The summary matches its own CRC. So the file that the field describes has changed, not the summary.
             suffix = COVERED.get(name)
             if suffix is None:
-                yield FileFinding(path, f"{name} is {said}; the files say {value}")
+                yield FileFinding(path, f"{name} is {said}, but the files have {value}")
             else:
-                yield self._finding(suffix, f"has {name} {value}; {path.name} says {said}")
+                yield self._finding(suffix, f"has {name} {value}, but {path.name} says {said}")
 
     def _summary_fields(self) -> dict[str, int]:
         """Compute the fields of the summary that can be derived from the log."""
@@ -337,4 +343,4 @@ class SegmentProof:
 
 
 def _no_batch(place: int, position: int) -> str:
-    return f"entry {place} says that a batch begins at byte {position}; none does"
+    return f"entry {place} says that a batch begins at byte {position}, but none begins there"

@@ -71,7 +71,7 @@ class SnapshotProof:
     def prove_past_end(self) -> Iterator[FileFinding]:
         """Report the snapshots after the end of the log."""
         for offset in self._pending:
-            message = f"is of offset {offset}; the log ends at {self._state.end_offset}"
+            message = f"is a snapshot of offset {offset}, but the log ends at offset {self._state.end_offset}"
             yield FileFinding(self._state.path(offset, SNAPSHOT), message)
             yield from self._prove(offset, is_known=False)
 
@@ -105,7 +105,7 @@ class SnapshotProof:
             if there is None and known.txn_first_offset == NO_TXN:
                 continue
             if there is None or not agrees_with_log(there, known, batch_count):
-                yield FileFinding(path, f"producer {known.producer_id} is {there}; the log says {known}")
+                yield FileFinding(path, f"producer {known.producer_id} is {there}, but the log has {known}")
         for there in said:
             if log_says.get(there.producer_id) is None:
                 yield FileFinding(path, f"producer {there.producer_id} has not written to the log")
@@ -118,7 +118,7 @@ class SnapshotProof:
         for suffix, size, crc in zip(INDEX_SUFFIXES, *progress.index_files, strict=True):
             content = (state.content(base_offset, suffix) or b"")[:size]
             if len(content) < size or crc32c(content) != crc:
-                message = f"is not what {path.name} says of its first {size} bytes"
+                message = f"has other content in its first {size} bytes than {path.name} says"
                 yield FileFinding(state.path(base_offset, suffix), message)
 
 

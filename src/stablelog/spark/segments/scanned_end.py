@@ -58,9 +58,9 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> ScannedEn
             end = max(end, header.next_offset)
             if header.is_transactional:
                 content = segment.batch_at(position, header.size) if header.is_control else b""
-                ended = producers.take(header, content, 0)
+                ended = producers.apply_read_batch(header, content, 0)
                 if ended is not None:
-                    producers.ended(ended)
+                    producers.end_transaction(ended)
                     aborted += [] if ended.aborted is None else [ended.aborted]
     first_open = producers.first_open_offset()
     return ScannedEnd(end, end if first_open is None else first_open, aborted)
@@ -81,7 +81,7 @@ def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[in
         except DamageError:
             continue
         if offset <= _aborts_known_to(directory, segments, offset):
-            return offset, Producers.restored(table, 0)
+            return offset, Producers.from_table(table, 0)
     for segment in reversed(segments):
         if segment.stable_offset is not None and segment.stable_offset <= _aborts_known_to(
             directory, segments, None

@@ -1,0 +1,78 @@
+"""The producer snapshots of a partition during replay: those that stay, those that are removed, and new ones."""
+
+from collections.abc import Iterator
+
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.names import PRODUCERS, SNAPSHOT
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.producer_state.producers import Producers
+from stablelog.log.producer_state.snapshots import FoundSnapshots, snapshot_files
+from stablelog.log.recovery.plan import RecoveryPlan
+from stablelog.log.segments.growing_segment import GrowingSegment
+
+
+class ReplayedSnapshots:
+    """The snapshots in a partition's directory, while replay rebuilds the log.
+
+    Args:
+        listing: the listing of the directory.
+        plan: the plan of the recovery.
+    """
+
+    def __init__(self, listing: Listing, plan: RecoveryPlan) -> None:
+        self._disk = listing.disk
+        self._path = listing.directory
+        self._directory = plan.directory
+        self._start_offset = plan.start.offset
+        self._offsets = set(plan.directory.snapshots)
+        # Offsets of the snapshots of which a crash has left only one of the two files.
+        self._partial = {
+            offset
+            for offset in self._offsets
+            if not all(f"{offset:020d}{suffix}" in listing for suffix in (PRODUCERS, SNAPSHOT))
+        }
+
+    def unused_within(self, segment: GrowingSegment) -> Iterator[tuple[int, Summary]]:
+        """Yield (offset, segment summary) of the snapshots within a segment after the one that replay began at."""
+        begin = max(segment.base_offset, self._start_offset)
+        for offset in sorted(self._offsets.difference(self._directory.bases)):
+            found = self._directory.producers(offset) if offset > begin else None
+            if found is not None and found[1].base_offset == segment.base_offset:
+                yield offset, found[1]
+
+    def remove_outdated(self, segment: GrowingSegment) -> None:
+        """Remove the snapshots within a segment that do not match the indexes as replay has rebuilt them. No start of
+        the broker could begin replay at them.
+
+        The rebuilt time index lacks the entries that closes of the partition have added.
+        """
+        outdated = [
+            offset
+            for offset, progress in self.unused_within(segment)
+            if not segment.growing.begin_with(progress)
+        ]
+        self._remove(outdated)
+
+    def remove_past(self, end_offset: int) -> None:
+        """Remove the snapshots after the log's end, because new records will get these offsets."""
+        gone = [offset for offset in self._directory.snapshots if offset > end_offset]
+        self._remove(gone)
+        if gone:
+            self._disk.sync_dir(self._path)
+
+    def _remove(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            for suffix in (SNAPSHOT, PRODUCERS):
+                self._disk.remove(self._path / f"{offset:020d}{suffix}")
+            self._offsets.discard(offset)
+
+    def write(self, producers: Producers, progress: Summary) -> None:
+        """Write a snapshot at the end of a segment that was sealed, which is at the beginning of the next segment."""
+        self._disk.write_together(snapshot_files(self._path, producers.packed_copy(), progress))
+        self._offsets.add(progress.end_offset)
+        self._partial.discard(progress.end_offset)
+
+    def found(self, end_offset: int, replayed_size: int, *, holds_producers: bool) -> FoundSnapshots:
+        """Return the snapshots that are left after replay has ended at an offset."""
+        offsets = frozenset(offset for offset in self._offsets if offset <= end_offset)
+        return FoundSnapshots(offsets, offsets - self._partial, replayed_size, holds_producers)
