@@ -13,7 +13,7 @@ from stablelog.errors import (
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import Appended, Isolation, Origin
-from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, aborted_in, write
 
 
 def bytes_of(log):
@@ -160,9 +160,9 @@ def test_truncation_takes_the_entry_that_ends_there_and_leaves_the_one_before():
     log.partition.replication.truncate_to(3)
     assert [txn.producer_id for txn in log.partition.log.open_transactions()] == [2]
     assert log.stable_offset == 2
-    assert log.aborted_in(partition, 0, 2) == (AbortedTxn(1, 0, 1, 2),)
+    assert aborted_in(log.partition, 0, 2) == (AbortedTxn(1, 0, 1, 2),)
     log.partition.replication.truncate_to(2)
-    assert log.aborted_in(partition, 0, 2) == (AbortedTxn(1, 0, 1, 2),)
+    assert aborted_in(log.partition, 0, 2) == (AbortedTxn(1, 0, 1, 2),)
 
 
 def test_a_log_that_begins_within_a_batch_that_is_cut_begins_at_its_new_end_also_after_a_start():

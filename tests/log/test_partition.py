@@ -19,7 +19,7 @@ from stablelog.log.opening import open_partition
 from stablelog.log.partition import Isolation, Origin
 from stablelog.log.recovery import replay
 from stablelog.log.verify import verify_directory
-from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, aborted_in, write
 
 EVERY = (Isolation.LOG_END, Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
 

@@ -13,7 +13,7 @@ from stablelog.log.segments.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.test_damage import path_of
 from tests.log.test_partition import EVERY
-from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, aborted_in, write
 
 COUNT_MAX = 4
 
@@ -40,7 +40,7 @@ def test_a_read_ends_behind_a_bounded_number_of_abort_markers(config):
     offsets = [header.base_offset for one in found for _, header in headers_in(b"".join(one.buffers))]
     assert offsets == list(range(log.partition.end_offset))
     for one in found:
-        assert one.aborted == log.aborted_in(partition, one.start_offset, one.end_offset)
+        assert one.aborted == aborted_in(log.partition, one.start_offset, one.end_offset)
 
 
 def test_a_read_with_fewer_abort_markers_goes_on_to_the_end():
@@ -66,8 +66,8 @@ def test_a_read_within_a_batch_before_an_abort_marker_returns_this_batch():
     for start in range(log.partition.end_offset):
         found = log.partition.read(start, 1, Isolation.READ_COMMITTED)
         assert found.start_offset <= start < found.end_offset
-        assert found.aborted == log.aborted_in(
-            partition, start - start % 3 if start < 3 else start, found.end_offset
+        assert found.aborted == aborted_in(
+            log.partition, start - start % 3 if start < 3 else start, found.end_offset
         )
 
 

@@ -409,7 +409,7 @@ def test_a_block_has_producers_of_up_to_5_batches_with_and_without_a_transaction
 
 def test_the_ids_of_blocks_rise_from_each_to_the_next():
     def block(*ids):
-        (found,) = ProducerTable.from_producers(Producer(one, 0) for one in ids).blocks()
+        (found,) = ProducerTable.from_producers(ProducerEntry(one, 0) for one in ids).blocks()
         return found
 
     assert len(ProducerTable.from_blocks([block(1, 3), block(4), block(9)])) == 4
@@ -427,7 +427,7 @@ def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkey
         used_ms, first = chance.randrange(100), chance.choice([-1, -1, 5])
         started_ms = -1 if first < 0 else chance.randrange(100)
         batches = [KeptBatch(one, one, 0, 3)] * chance.randrange(3)
-        return Producer(one, 1, 2, batches, used_ms, 3, first, started_ms, 0 if first < 0 else 7)
+        return ProducerEntry(one, 1, 2, batches, used_ms, 3, first, started_ms, 0 if first < 0 else 7)
 
     assert ProducerTable().greatest_id(10) == -1
     given = [producer(chance.randrange(60)) for _ in range(chance.choice([1, 4, 5, 40, 70]))]
@@ -449,7 +449,7 @@ def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkey
             one.used_ms, one.txn_started_ms = min(one.used_ms, limit), min(one.txn_started_ms, limit)
         assert list(table) == [wanted[one] for one in sorted(wanted)]
     again, idle = table.copy(), [one for one in before if one.txn_first_offset < 0]
-    again.put(Producer(61, 1, used_ms=4))
+    again.put(ProducerEntry(61, 1, used_ms=4))
     assert again.remove_unused(2**62, 99)[0] == len(idle) + 1
     assert [one.producer_id for one in again] == [one.producer_id for one in opened]
     assert [(one.producer_id, one.used_ms) for one in copy] == [
@@ -471,7 +471,7 @@ def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkey
 
 def producers_of(count):
     return ProducerTable.from_producers(
-        Producer(
+        ProducerEntry(
             one,
             one % 5,
             one % 3 - 1,

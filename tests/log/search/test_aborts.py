@@ -12,7 +12,7 @@ from stablelog.log.search.rows import SegmentRows
 from stablelog.types import ObjectRange
 from tests.log.known import Batch as KnownBatch
 from tests.log.known import Known
-from tests.log.timeline import Log
+from tests.log.timeline import Log, aborted_in
 
 
 def txn(first, last, stable=None):

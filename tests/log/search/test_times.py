@@ -11,7 +11,7 @@ from stablelog.log.indexes.summary import NOTHING
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.search import times
 from stablelog.log.search.source import Found
-from stablelog.log.search.times import run_lookup, first_at_or_after, greatest_timestamp
+from stablelog.log.search.times import first_at_or_after, greatest_timestamp, run_lookup
 
 
 class Segment:

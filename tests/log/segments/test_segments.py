@@ -9,7 +9,7 @@ from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segments import Segments
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.segments.test_growing_segment import grown
-from tests.log.timeline import DIRECTORY, write
+from tests.log.timeline import DIRECTORY, aborted_in, write
 
 
 def test_a_roll_puts_the_sealed_segment_in_place_of_the_growing_one():
@@ -63,5 +63,5 @@ def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_i
     assert len(segments) > 20
     assert {segment.stable_offset for segment in segments} == {0}
     log.write("P9c")
-    assert [txn.first_offset for txn in log.aborted_in(partition, 0, 4)] == [1, 3]
+    assert [txn.first_offset for txn in aborted_in(log.partition, 0, 4)] == [1, 3]
     assert loaded == [segment.base_offset for segment in segments if segment.base_offset <= 4]
