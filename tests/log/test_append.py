@@ -11,7 +11,7 @@ from stablelog.batch.header import read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError, RefusedError
-from stablelog.log.append import PlannedBatch, fitting, with_append_time
+from stablelog.log.append import PlannedBatch, with_append_time
 from stablelog.log.model import Appended, MarkerWrite, Origin
 from stablelog.log.partition import Isolation
 from tests.log.test_partition import plain
@@ -39,7 +39,7 @@ def test_markers_are_written_together_as_far_as_a_segment_can_hold_them():
         lasts = [one.header.last_offset - 100 for one in batches]
         assert lasts == sorted(lasts)
         for limit in range(lasts[-1] + 2):
-            assert fitting(batches, limit) == max(1, sum(last <= limit for last in lasts))
+            assert count_fitting(batches, limit) == max(1, sum(last <= limit for last in lasts))
 
 
 def test_a_batch_says_no_more_records_than_it_has_room_for():

@@ -12,17 +12,17 @@ def usability():
 
 
 def test_a_partition_that_is_open_can_be_used(usability):
-    usability.check()
+    usability.check_usable()
     usability.check_open()
     assert usability.failure is None
 
 
 def test_a_failed_partition_needs_a_restart_and_says_why(usability):
-    usability.fail(UnavailableError("the disk is gone"))
+    usability.mark_failed(UnavailableError("the disk is gone"))
     with pytest.raises(
         UnavailableError, match=r"^partition t-0 has failed and needs a restart: the disk is gone$"
     ):
-        usability.check()
+        usability.check_usable()
     usability.check_open()
     assert str(usability.failure) == "the disk is gone"
 
@@ -32,7 +32,7 @@ def test_the_first_failure_counts_and_is_told_once(usability):
     usability.on_failure = told.append
     first = UnavailableError("first")
     for why in (first, UnavailableError("second")):
-        usability.fail(why)
+        usability.mark_failed(why)
     assert told == [first]
     assert usability.failure is first
 
@@ -44,15 +44,15 @@ def test_an_append_that_stopped_half_way_fails_the_partition(usability):
     with pytest.raises(
         UnavailableError, match="an append was written and not completed because of an unexpected error"
     ):
-        usability.check()
+        usability.check_usable()
     assert len(told) == 1
 
 
 def test_a_closed_partition_has_not_failed_and_cannot_be_used(usability):
     told = []
     usability.on_failure = told.append
-    usability.close()
-    for call in (usability.check, usability.check_open):
+    usability.mark_closed()
+    for call in (usability.check_usable, usability.check_open):
         with pytest.raises(UnavailableError, match=r"^partition t-0 is closed$"):
             call()
     assert str(usability.failure) == "partition t-0 is closed"
@@ -60,17 +60,17 @@ def test_a_closed_partition_has_not_failed_and_cannot_be_used(usability):
 
 
 def test_a_partition_that_had_failed_says_why_also_after_it_was_closed(usability):
-    usability.fail(UnavailableError("the disk is gone"))
-    usability.close()
+    usability.mark_failed(UnavailableError("the disk is gone"))
+    usability.mark_closed()
     assert str(usability.failure) == "the disk is gone"
     with pytest.raises(UnavailableError, match="has failed"):
-        usability.check()
+        usability.check_usable()
 
 
 def test_a_closed_partition_holds_nobody(usability):
     """The callback could hold the partition in a circle."""
     told = []
     usability.on_failure = told.append
-    usability.close()
-    usability.fail(UnavailableError("late"))
+    usability.mark_closed()
+    usability.mark_failed(UnavailableError("late"))
     assert told == []

@@ -7,7 +7,7 @@ import pytest
 from stablelog.batch.header import empty_batch
 from stablelog.batch.records import Record, encode_batch
 from stablelog.log.files.restored import Restored
-from stablelog.log.restored_log import was_left_by
+from stablelog.log.restored_log import is_restored_log
 from tests.log.timeline import NOW_MS, Log
 
 
@@ -29,7 +29,7 @@ def restored(*ranges, leader_epoch=2):
 
 
 def test_a_log_with_the_batch_without_records_is_the_restored_one():
-    assert was_left_by(restored_log().partition, restored((3, 8)))
+    assert is_restored_log(restored_log().partition, restored((3, 8)))
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def test_a_log_with_the_batch_without_records_is_the_restored_one():
     ids=["nothing left out", "other epoch", "behind the end", "records there", "records of an earlier epoch"],
 )
 def test_another_log_is_not(record):
-    assert not was_left_by(restored_log().partition, record)
+    assert not is_restored_log(restored_log().partition, record)
 
 
 def test_the_last_of_several_restores_counts():
-    assert was_left_by(restored_log().partition, restored((1, 2), (3, 8)))
-    assert not was_left_by(restored_log().partition, restored((3, 8), (8, 9)))
+    assert is_restored_log(restored_log().partition, restored((1, 2), (3, 8)))
+    assert not is_restored_log(restored_log().partition, restored((3, 8), (8, 9)))
 
 
 def test_of_a_log_that_begins_behind_the_batch_the_leader_epochs_tell():
     partition = restored_log().partition
     later = SimpleNamespace(log=partition.log, start_offset=8, end_offset=partition.end_offset)
-    assert was_left_by(later, restored((3, 8)))
-    assert not was_left_by(later, restored((3, 8), leader_epoch=1))
+    assert is_restored_log(later, restored((3, 8)))
+    assert not is_restored_log(later, restored((3, 8), leader_epoch=1))

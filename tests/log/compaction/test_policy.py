@@ -669,7 +669,7 @@ def test_a_segment_may_be_cleaned_from_the_end_of_its_lag_on():
         config = LogConfig(min_compaction_lag_ms=lag_ms)
         assert compaction.count_cleanable(summaries, stable, config, now_ms) == count
     sized = [Summary(0, 5, log_size=60), Summary(5, 9, log_size=40)]
-    for dirty_from, ratio, is_worth_it in (
+    for dirty_from, ratio, is_dirty_enough in (
         (5, 0.4, True),
         (5, 0.41, False),
         (4, 1.0, True),
@@ -677,7 +677,7 @@ def test_a_segment_may_be_cleaned_from_the_end_of_its_lag_on():
         (8, 0.4, True),
     ):
         config = LogConfig(min_cleanable_dirty_ratio=ratio)
-        assert compaction.is_worth_it(sized, dirty_from, config) is is_worth_it
+        assert compaction.is_dirty_enough(sized, dirty_from, config) is is_dirty_enough
 
 
 @pytest.mark.parametrize("name", ["log_size", "index_size", "timeindex_size"])

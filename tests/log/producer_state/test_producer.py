@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, Producer
+from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, ProducerEntry
 
 
 @pytest.mark.parametrize(
@@ -17,19 +17,19 @@ def test_the_first_offset_of_a_batch_is_counted_back():
 
 
 def test_a_producer_without_a_batch_in_its_epoch_has_no_sequence():
-    assert Producer(1, 0).last_sequence == -1
+    assert ProducerEntry(1, 0).last_sequence == -1
 
 
 def test_the_last_sequence_is_that_of_the_last_batch():
-    assert Producer(1, 0, batches=[KeptBatch(3, 10, 0, 0), KeptBatch(4, 11, 0, 0)]).last_sequence == 4
+    assert ProducerEntry(1, 0, batches=[KeptBatch(3, 10, 0, 0), KeptBatch(4, 11, 0, 0)]).last_sequence == 4
 
 
 def test_a_new_producer_has_no_open_transaction_and_no_batches_of_another():
-    one, other = Producer(1, 0), Producer(2, 0)
+    one, other = ProducerEntry(1, 0), ProducerEntry(2, 0)
     one.batches.append(KeptBatch(0, 0, 0, 0))
     assert (other.batches, other.txn_first_offset) == ([], NO_TXN)
 
 
 def test_whether_the_state_is_packed_makes_no_difference_to_it():
-    assert Producer(1, 0, is_packed=True) == Producer(1, 0)
-    assert "packed" not in repr(Producer(1, 0))
+    assert ProducerEntry(1, 0, is_packed=True) == ProducerEntry(1, 0)
+    assert "packed" not in repr(ProducerEntry(1, 0))

@@ -615,12 +615,12 @@ def header(producer_id, sequence, base_offset, *, count=1, transactional=True):
 def test_counts_of_open_transactions_replace_what_was_counted_and_nothing_else(is_packed):
     producers = Producers()
     for producer_id in (1, 2, 3):
-        producers.note(header(producer_id, 0, 10 * producer_id, count=4), None, NOW_MS)
+        producers.apply_batch(header(producer_id, 0, 10 * producer_id, count=4), None, NOW_MS)
     if is_packed:
         producers.pack_recent(NOW_MS + 1)
     before = {one.producer_id: one for one in producers}
     producers.set_open_record_counts({1: 7, 3: 9})
-    producers.note(header(1, 4, 50), None, NOW_MS + 1)
+    producers.apply_batch(header(1, 4, 50), None, NOW_MS + 1)
     after = {one.producer_id: one for one in producers}
     assert [producers.open_record_count(one) for one in (1, 2, 3)] == [8, 4, 9]
     assert [after[one].txn_record_count for one in (1, 2, 3)] == [8, 4, 9]
@@ -635,12 +635,12 @@ def test_the_first_unstable_offset_is_the_least_of_all_that_is_open_or_not_durab
     for _ in range(300):
         producer_id, choice = chance.randrange(6), chance.random()
         if choice < 0.4:
-            producers.note(header(producer_id, 0, offset), None, NOW_MS)
+            producers.apply_batch(header(producer_id, 0, offset), None, NOW_MS)
             opened.setdefault(producer_id, offset)
             offset += 1
         elif choice < 0.8:
             marker = Marker(chance.choice(list(MarkerType)), 0)
-            txn = producers.note(header(producer_id, 0, offset), marker, NOW_MS)
+            txn = producers.apply_batch(header(producer_id, 0, offset), marker, NOW_MS)
             assert (txn is not None) == (producer_id in opened)
             if txn is not None:
                 producers.ended(txn)

@@ -10,7 +10,7 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state import snapshots
-from stablelog.log.producer_state.producer import KeptBatch, Producer
+from stablelog.log.producer_state.producer import KeptBatch, ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import (
@@ -118,15 +118,15 @@ def test_kafkas_snapshot_gives_the_last_batch_and_the_open_transaction_of_each_p
     batches = [KeptBatch(5, 30, 2, NOW_MS), KeptBatch(9, 40, 3, NOW_MS + 1)]
     table = ProducerTable.from_producers(
         [
-            Producer(1, 2, 3, batches, 70, NOW_MS + 4, 38, 60, 4),
-            Producer(2, 3, -1, [], 71, NOW_MS + 5),
-            Producer(3, 0, 0, batches[:1], 72, NOW_MS, -1),
+            ProducerEntry(1, 2, 3, batches, 70, NOW_MS + 4, 38, 60, 4),
+            ProducerEntry(2, 3, -1, [], 71, NOW_MS + 5),
+            ProducerEntry(3, 0, 0, batches[:1], 72, NOW_MS, -1),
         ]
     )
     assert list(decode_snapshot(b"".join(SnapshotFile(table)), 99)) == [
-        Producer(1, 2, 3, [KeptBatch(9, 40, 3, NOW_MS + 4)], 99, NOW_MS + 4, 38, 99, 0),
-        Producer(2, 3, -1, [], 99, NOW_MS + 5),
-        Producer(3, 0, 0, [KeptBatch(5, 30, 2, NOW_MS)], 99, NOW_MS),
+        ProducerEntry(1, 2, 3, [KeptBatch(9, 40, 3, NOW_MS + 4)], 99, NOW_MS + 4, 38, 99, 0),
+        ProducerEntry(2, 3, -1, [], 99, NOW_MS + 5),
+        ProducerEntry(3, 0, 0, [KeptBatch(5, 30, 2, NOW_MS)], 99, NOW_MS),
     ]
 
 

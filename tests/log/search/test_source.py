@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from stablelog.log.search.source import OFFSET_MAX, Found, ReaderRows
+from stablelog.log.search.source import OFFSET_MAX, FoundBatch, ReaderRows
 
 
 def reader(base, end):
@@ -16,7 +16,7 @@ def reader(base, end):
 
 
 def test_a_batch_that_was_found_ends_behind_its_bytes():
-    assert Found(100, 61, 5, 6).end_position == 161
+    assert FoundBatch(100, 61, 5, 6).end_position == 161
 
 
 def test_no_offset_of_a_record_is_greater_than_the_greatest():

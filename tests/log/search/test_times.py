@@ -10,7 +10,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.log.indexes.summary import NOTHING
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.search import times
-from stablelog.log.search.source import Found
+from stablelog.log.search.source import FoundBatch
 from stablelog.log.search.times import first_at_or_after, greatest_timestamp, run_lookup
 
 
@@ -36,7 +36,7 @@ class Segment:
     def find(self, offset):
         for at, header in self.headers:
             if header.last_offset >= offset:
-                return Found(at, header.size, header.base_offset, header.last_offset)
+                return FoundBatch(at, header.size, header.base_offset, header.last_offset)
         return None
 
     def walk(self, position):

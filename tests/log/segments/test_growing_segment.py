@@ -94,7 +94,7 @@ def grown_to(size=200):
         batch = encode_batch([Record(0, NOW_MS + at, None, bytes(size // 2 - 70))], base_offset=base)
         header = read_header(batch)
         segment.append((batch,))
-        segment.note(header, segment.size, batch[:61], 10)
+        segment.index_batch(header, segment.size, batch[:61], 10)
     return segment
 
 
@@ -116,7 +116,7 @@ def test_the_offset_index_bounds_a_segment_where_all_times_are_equal():
     for at in range(2, 20):
         batch = encode_batch([Record(0, NOW_MS, None, b"")], base_offset=10 + at)
         segment.append((batch,))
-        segment.note(read_header(batch), segment.size, batch[:61], 10)
+        segment.index_batch(read_header(batch), segment.size, batch[:61], 10)
     count = len(segment.offset_index)
     assert (count, len(segment.time_index)) == (19, 1)
     assert segment.has_room(1, 99, 10**6, (count + 1) * 8)

@@ -79,13 +79,13 @@ def test_of_sealed_segments_the_one_not_used_for_longest_is_closed():
     open_files, shared = OpenFiles(2), OpenFiles(2)
     one, two, three, four = (Held() for _ in range(4))
     for used in (one, two, one, three):
-        open_files.used(used)
+        open_files.mark_used(used)
     assert [held.closed for held in (one, two, three)] == [False, True, False]
-    open_files.forget(one)
-    open_files.forget(one)
+    open_files.forget_segment(one)
+    open_files.forget_segment(one)
     assert len(open_files) == 1
-    open_files.join(shared)
+    open_files.join_shared(shared)
     for used in (four, three, one):
-        open_files.used(used)
+        open_files.mark_used(used)
     assert [held.closed for held in (one, two, three, four)] == [False, True, False, True]
     assert (len(open_files), len(shared)) == (0, 2)

@@ -30,12 +30,12 @@ def test_nothing_is_read_from_a_segment_before_it_is_proven(clean):
     with pytest.raises(UnprovenError) as raised:
         log.partition.read(0, 100, COMMITTED)
     assert raised.value.path == path_of(0)
-    for _ in raised.value.prove():
+    for _ in raised.value.prove_segments():
         pass
     assert log.partition.read(0, 100, COMMITTED).buffers
     with pytest.raises(UnprovenError):
         log.partition.read(log.bases[1], 100, COMMITTED)
-    log.partition.log.prove()
+    log.partition.log.prove_segments()
     assert read_everything(log, ALL)
 
 
@@ -93,7 +93,7 @@ def test_a_damaged_segment_is_not_proven_again():
     ahead = log.partition.log.segments.unproven_ahead(log.bases[2])
     assert ahead is not None
     with pytest.raises(DamageError, match=f"{log.bases[2]:020d}.log"):
-        list(ahead.prove())
+        list(ahead.prove_segments())
     assert log.partition.log.segments.unproven_ahead(log.bases[2]) is None
 
 
@@ -109,7 +109,7 @@ def test_indexes_that_are_rebuilt_are_those_that_were_written(seed):
     offsets, times = entries(growing.offset_index), entries(growing.time_index)
     assert len(offsets) > 5
     durable(growing.seal(growing.end_offset, OpenFiles()), disk)
-    summary = growing.progress(growing.end_offset)
+    summary = growing.make_summary(growing.end_offset)
     for suffix in (INDEX, TIMEINDEX):
         disk.remove(NAME.path(suffix))
     opened = SealedSegment(disk, NAME, summary, OpenFiles())

@@ -6,7 +6,7 @@ from stablelog.log.files.names import SegmentName
 from stablelog.log.segments import sealed_segment as sealed_segment_module
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
-from stablelog.log.segments.segments import Segments
+from stablelog.log.segments.segments import LogSegments
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.segments.test_growing_segment import grown
 from tests.log.timeline import DIRECTORY, aborted_in, write
@@ -15,7 +15,7 @@ from tests.log.timeline import DIRECTORY, aborted_in, write
 def test_a_roll_puts_the_sealed_segment_in_place_of_the_growing_one():
     disk = SimDisk()
     growing = grown(disk)
-    segments = Segments([], growing)
+    segments = LogSegments([], growing)
     sealed = growing.seal(growing.end_offset, OpenFiles())
     following = GrowingSegment.create(disk, SegmentName.of(DIRECTORY, growing.end_offset))
     segments.roll(sealed, following)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from stablelog.log.producer_state.producer import KeptBatch, Producer
+from stablelog.log.producer_state.producer import KeptBatch, ProducerEntry
 from stablelog.log.verify.snapshots import agrees_with_log
 from tests.log.timeline import NOW_MS
 from tests.log.verify.test_directory import content_of, findings, path_of, several_epochs
@@ -10,7 +10,7 @@ from tests.log.verify.test_directory import content_of, findings, path_of, sever
 
 def test_a_snapshot_agrees_with_the_log_if_it_says_the_same_or_less():
     batches = [KeptBatch(one, 10 * one, 0, NOW_MS + one) for one in range(1, 4)]
-    known = Producer(1, 2, 3, batches, txn_first_offset=20)
+    known = ProducerEntry(1, 2, 3, batches, txn_first_offset=20)
     for said, count, agrees in (
         (known, 5, True),
         (replace(known, batches=batches[1:]), 5, True),
