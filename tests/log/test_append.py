@@ -11,7 +11,7 @@ from stablelog.batch.header import read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError, RefusedError
-from stablelog.log.append import PlannedBatch, with_append_time
+from stablelog.log.append import PlannedBatch, count_fitting, with_append_time
 from stablelog.log.model import Appended, MarkerWrite, Origin
 from stablelog.log.partition import Isolation
 from tests.log.test_partition import plain

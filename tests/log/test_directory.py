@@ -88,16 +88,16 @@ def test_the_producers_of_a_snapshot_are_read_with_the_summary_of_the_growing_se
     table, progress = of(log).producers(7)
     assert [one.producer_id for one in table] == [1, 2, 3]
     assert (progress.base_offset, progress.end_offset) == (4, 7)
-    assert of(log).progress(7) == progress
+    assert of(log).read_progress(7) == progress
 
 
 def test_of_a_damaged_snapshot_kafkas_file_is_left(log):
     damage(log, 7, ".producers")
     directory = of(log)
     assert directory.producers(7) is None
-    assert directory.progress(7) is None
-    assert [one.producer_id for one in directory.kafkas_producers(7, 5)] == [1, 2, 3]
-    assert {one.used_ms for one in directory.kafkas_producers(7, 5)} == {5}
+    assert directory.read_progress(7) is None
+    assert [one.producer_id for one in directory.kafka_producers(7, 5)] == [1, 2, 3]
+    assert {one.used_ms for one in directory.kafka_producers(7, 5)} == {5}
     assert directory.has_readable_snapshot(7)
     damage(log, 7, ".snapshot")
     assert not of(log).has_readable_snapshot(7)
@@ -106,18 +106,18 @@ def test_of_a_damaged_snapshot_kafkas_file_is_left(log):
 def test_the_crcs_of_a_log_file_are_those_of_its_summary_or_of_the_snapshots_that_were_read(log):
     directory = of(log)
     summary = directory.summary(2)
-    assert directory.marks(2) == {summary.log_size: summary.log_crc}
-    assert directory.marks(4) == {}, "no snapshot was read"
+    assert directory.header_crcs(2) == {summary.log_size: summary.log_crc}
+    assert directory.header_crcs(4) == {}, "no snapshot was read"
     directory.producers(7)
-    progress = directory.progress(7)
-    assert directory.marks(4) == {progress.log_size: progress.log_crc}
-    assert directory.marks(2) == {summary.log_size: summary.log_crc}
+    progress = directory.read_progress(7)
+    assert directory.header_crcs(4) == {progress.log_size: progress.log_crc}
+    assert directory.header_crcs(2) == {summary.log_size: summary.log_crc}
 
 
 def test_the_indexes_of_the_growing_segment_are_held_against_a_snapshot(log):
     directory = of(log)
     _, progress = directory.producers(7)
-    offsets, times, txns = directory.held_indexes(progress)
+    offsets, times, txns = directory.indexes_up_to(progress)
     assert (len(offsets), len(times), txns) == (progress.index_size, progress.timeindex_size, b"")
     assert offsets
 
@@ -126,9 +126,9 @@ def test_the_indexes_of_the_growing_segment_are_held_against_a_snapshot(log):
 def test_indexes_that_do_not_match_the_snapshot_are_not_held(log, suffix):
     _, progress = of(log).producers(7)
     log.disk.damage(path(4, suffix), log.disk.read_bytes(path(4, suffix))[:-1])
-    assert of(log).held_indexes(progress) is None
+    assert of(log).indexes_up_to(progress) is None
     log.disk.lose(path(4, suffix))
-    assert of(log).held_indexes(progress) is None
+    assert of(log).indexes_up_to(progress) is None
 
 
 def test_nothing_is_written(log):
@@ -138,7 +138,7 @@ def test_nothing_is_written(log):
         directory.producers(offset)
     for base in directory.bases:
         directory.summary(base)
-        directory.marks(base)
+        directory.header_crcs(base)
     assert log.disk.steps == steps
 
 

@@ -33,7 +33,7 @@ class Remote:
     def read(self, start, limit, size_max, *, at_least_one):
         return self._found
 
-    def aborted(self, start, end):
+    def aborted_in(self, start, end):
         self.asked = start, end
         return self._aborted, self._is_complete
 

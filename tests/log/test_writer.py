@@ -27,7 +27,7 @@ def test_nothing_becomes_durable_while_the_index_of_an_abort_cannot_be_written()
     failing_index(log)
     log.end(1, commit=False)
     log.append(2)
-    for look in (log.partition.unsynced, log.partition.assume_synced):
+    for look in (log.partition.sync_work, log.partition.assume_synced):
         with pytest.raises(DiskError):
             look()
     assert (log.partition.high_watermark, log.stable_offset) == (3, 0)

@@ -84,7 +84,7 @@ def test_a_log_start_past_the_end_refuses_the_partition(start):
     with pytest.raises(DamageError, match=rf"begins at offset {start}, but the log ends at {log.end_offset}"):
         log.open(clean=True)
     assert [path for path in log.disk.files() if path.suffix == ".log"] == before
-    assert any("it ends at" in found.message for found in verify_directory(log.disk, DIRECTORY))
+    assert any("the log ends at" in found.message for found in verify_directory(log.disk, DIRECTORY))
 
 
 def test_a_lost_log_start_is_named():

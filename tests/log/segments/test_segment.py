@@ -99,7 +99,7 @@ def test_a_proof_goes_over_the_map_that_readers_get(monkeypatch):
         log.disk.damage(path_of(0), there)
         summary = log.partition.segments()[0].summary
         segment = SealedSegment(log.disk, SegmentName.of(DIRECTORY, 0), summary, OpenFiles())
-        list(segment.unproven().prove())
+        list(segment.unproven_error().prove())
         disk, path, size, crc, mapped = given.pop()
         assert (disk, path, size, crc) == (log.disk, path_of(0), len(content), segment.summary.log_crc)
         assert mapped is None if len(there) < len(content) else bytes(mapped) == content
