@@ -88,7 +88,7 @@ def look_up(directory: Path, segment_count: int) -> Lookups:
 def look_up_everywhere(partition: Partition) -> None:
     """Look up the aborts of fetches all over a partition, once each."""
     for place in _places(partition):
-        found = partition.aborted_in(place, place + FETCH_SIZE)
+        found = partition.log.segments.aborted(place, place + FETCH_SIZE)
         assert found
 
 
@@ -99,7 +99,7 @@ def _places(partition: Partition) -> Iterator[int]:
 
 def _timed_us(partition: Partition, place: int) -> float:
     began = time.perf_counter()
-    found = partition.aborted_in(place, place + FETCH_SIZE)
+    found = partition.log.segments.aborted(place, place + FETCH_SIZE)
     taken = time.perf_counter() - began
     assert found
     return taken * 1e6

@@ -49,10 +49,25 @@ def test_a_producer_id_counts_wherever_a_partition_shows_it(name, content):
         (AssignedNumbers({}, 7), AssignedNumbers({}, 1000), False, None),
         (AssignedNumbers({}, 1), AssignedNumbers(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
         (AssignedNumbers({}, 1000), AssignedNumbers(), False, TransactionGroupState(2 * BLOCK_SIZE, 1)),
-        (AssignedNumbers({}, 1001), AssignedNumbers({"": 3}, 1000), False, TransactionGroupState(3 * BLOCK_SIZE, 3)),
-        (AssignedNumbers({"": 6}, 7), AssignedNumbers({"": 5}, 1000), False, TransactionGroupState(2 * BLOCK_SIZE, 6)),
+        (
+            AssignedNumbers({}, 1001),
+            AssignedNumbers({"": 3}, 1000),
+            False,
+            TransactionGroupState(3 * BLOCK_SIZE, 3),
+        ),
+        (
+            AssignedNumbers({"": 6}, 7),
+            AssignedNumbers({"": 5}, 1000),
+            False,
+            TransactionGroupState(2 * BLOCK_SIZE, 6),
+        ),
         (AssignedNumbers(), AssignedNumbers(), True, TransactionGroupState(BLOCK_SIZE, 1)),
-        (AssignedNumbers({"": 5}, 7), AssignedNumbers({"": 9}, 2000), True, TransactionGroupState(3 * BLOCK_SIZE, 9)),
+        (
+            AssignedNumbers({"": 5}, 7),
+            AssignedNumbers({"": 9}, 2000),
+            True,
+            TransactionGroupState(3 * BLOCK_SIZE, 9),
+        ),
     ],
 )
 def test_a_record_is_added_where_the_commit_log_says_too_little(given, said, is_cut, expected):
@@ -62,4 +77,6 @@ def test_a_record_is_added_where_the_commit_log_says_too_little(given, said, is_
 def test_all_commit_logs_tell_which_producer_ids_are_reserved_and_each_may_have_lost_a_block():
     said = {"": AssignedNumbers({}, 1000), "a": AssignedNumbers({}, 3000)}
     assert next_numbers(AssignedNumbers({}, 3000), said, "", is_cut=False) is None
-    assert next_numbers(AssignedNumbers({}, 3000), said, "", is_cut=True) == TransactionGroupState(5 * BLOCK_SIZE, 1)
+    assert next_numbers(AssignedNumbers({}, 3000), said, "", is_cut=True) == TransactionGroupState(
+        5 * BLOCK_SIZE, 1
+    )

@@ -265,7 +265,11 @@ def _go_on(
 
 
 def _describe_numbers(
-    name: str, group: str, given: AssignedNumbers, said: dict[str, AssignedNumbers], state: TransactionGroupState
+    name: str,
+    group: str,
+    given: AssignedNumbers,
+    said: dict[str, AssignedNumbers],
+    state: TransactionGroupState,
 ) -> str:
     """Return the text of the question to the user: the reason for adding a record to a commit log, and the record's
     content.

@@ -37,7 +37,9 @@ def decode_users(content: bytes) -> CredentialTable:
     return decode_json(USERS, content, read)
 
 
-def user_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> RegisteredFile[CredentialTable]:
+def user_file(
+    disk: Disk, directory: Path, writer: FileWriter | None = None
+) -> RegisteredFile[CredentialTable]:
     """Return the file of users in a data directory."""
     # The secret is stored with the first user. Before that no user exists whom it could hide.
     empty = encode_users(CredentialTable(secrets.token_bytes(SECRET_SIZE)))

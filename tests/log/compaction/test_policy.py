@@ -695,6 +695,6 @@ def test_segments_become_one_as_far_as_that_has_room(name):
             segment_bytes=limit if name == "log_size" else 10**9,
             segment_index_bytes=10**9 if name == "log_size" else limit,
         )
-        groups = compaction.grouped(summaries, config)
+        groups = compaction.group_segments(summaries, config)
         assert [len(group) for group in groups] == counts
         assert [one for group in groups for one in group] == summaries

@@ -643,7 +643,7 @@ def test_the_first_unstable_offset_is_the_least_of_all_that_is_open_or_not_durab
             txn = producers.apply_batch(header(producer_id, 0, offset), marker, NOW_MS)
             assert (txn is not None) == (producer_id in opened)
             if txn is not None:
-                producers.ended(txn)
+                producers.end_transaction(txn)
                 ended.append((offset, opened.pop(producer_id)))
             offset += 1
         else:

@@ -41,17 +41,17 @@ def test_a_snapshot_is_due_from_its_bound_on():
     disk.make_dir(DIRECTORY)
     snapshots = Snapshots(disk, DIRECTORY)
     assert snapshots.is_due(0)
-    snapshots.appended(99)
+    snapshots.count_appended(99)
     assert not snapshots.is_due(100)
-    snapshots.appended(1)
+    snapshots.count_appended(1)
     assert snapshots.is_due(100)
     assert not snapshots.is_due(101)
-    snapshots.put_off()
+    snapshots.postpone_next()
     assert not snapshots.is_due(1)
-    size = len(snapshots.take(Producers(), Summary(0, 5))[DIRECTORY / f"{5:020d}.producers"])
-    snapshots.appended(8 * size - 1)
+    size = len(snapshots.make_snapshot(Producers(), Summary(0, 5))[DIRECTORY / f"{5:020d}.producers"])
+    snapshots.count_appended(8 * size - 1)
     assert not snapshots.is_due(1)
-    snapshots.appended(1)
+    snapshots.count_appended(1)
     assert snapshots.is_due(1)
 
 
@@ -63,7 +63,7 @@ def test_a_stop_needs_a_snapshot_where_a_start_would_replay_much_or_forget_produ
     log = Log().write("-")
     log.reopen()  # the time index is complete then
     (segment,) = log.partition.segments()
-    producers = Producers.restored(producers_of(int(has_producers)), NOW_MS)
+    producers = Producers.from_table(producers_of(int(has_producers)), NOW_MS)
     for replayed_size, whole, is_there in (
         (4096, (), False),
         (4097, (), False),
@@ -72,8 +72,8 @@ def test_a_stop_needs_a_snapshot_where_a_start_would_replay_much_or_forget_produ
     ):
         snapshots = Snapshots(log.disk, DIRECTORY)
         found = FoundSnapshots(frozenset({0, 1, 2}), frozenset(whole), replayed_size - 96, held_producers)
-        snapshots.opened(found)
-        snapshots.appended(96)
+        snapshots.use_found(found)
+        snapshots.count_appended(96)
         is_needed = has_producers or held_producers or replayed_size > 4096
         assert snapshots.needs_snapshot(producers, segment) is (is_needed and not is_there)
 
@@ -90,7 +90,7 @@ def test_within_a_segment_the_two_newest_durable_snapshots_stay():
         return sorted({int(path.stem) for path in disk.files()})
 
     for offset in (5, 7, 9, 9, 12, 15):
-        for path, content in snapshots.take(Producers(), Summary(5, offset)).items():
+        for path, content in snapshots.make_snapshot(Producers(), Summary(5, offset)).items():
             disk.write_atomic(path, content)
     for durable, stay in (
         (8, [5, 7, 9, 12, 15]),
@@ -98,13 +98,13 @@ def test_within_a_segment_the_two_newest_durable_snapshots_stay():
         (12, [5, 9, 12, 15]),
         (15, [5, 12, 15]),
     ):
-        snapshots.remove_older(durable)
+        snapshots.remove_older_snapshots(durable)
         assert left() == stay
     snapshots.remove_snapshots_past(13)
     assert left() == [5, 12]
-    for path, content in snapshots.take(Producers(), Summary(5, 13)).items():
+    for path, content in snapshots.make_snapshot(Producers(), Summary(5, 13)).items():
         disk.write_atomic(path, content)
-    snapshots.remove_older(99)
+    snapshots.remove_older_snapshots(99)
     assert left() == [5, 12, 13]
     snapshots.remove_other_snapshots(14, [5])
     assert left() == [5, 12, 13]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.log.recovery import examine as examine_module
+from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.repair import examine
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.recovery.test_repair import EXPECTED, damaged, state
@@ -26,7 +26,7 @@ def with_epochs(epochs):
 
 
 def test_of_leader_epochs_that_do_not_rise_the_one_that_was_too_great_or_the_one_that_is_too_small_is_named():
-    expected = examine_module.Expected(leader_epoch=5, gapless_epoch=0)
+    expected = Expected(leader_epoch=5, gapless_epoch=0)
     for epochs in itertools.product(range(4), repeat=4):
         disk, size = with_epochs(epochs)
         damage = examine(disk, DIRECTORY, expected)
@@ -48,7 +48,7 @@ def test_a_gap_that_a_changed_offset_makes_is_cut_with_its_batch():
     position, header = headers(log, path)[2]
     assert header.base_offset == 2
     changed(log, path, position + 7)  # it says 3, as the one behind it does
-    expected = examine_module.Expected(leader_epoch=1, gapless_epoch=0)
+    expected = Expected(leader_epoch=1, gapless_epoch=0)
     damage = examine(log.disk, DIRECTORY, expected)
     assert (damage.position, damage.end_offset, damage.has_gaps) == (position, 2, False)
 
@@ -61,7 +61,7 @@ def test_the_batch_whose_leader_epoch_has_changed_is_where_a_sealed_segment_is_c
         path = path_of(log.bases[which])
         position, header = headers(log, path)[place]
         changed(log, path, position + 15)
-        damage = examine(log.disk, DIRECTORY, examine_module.Expected())
+        damage = examine(log.disk, DIRECTORY, Expected())
         after_first = place or headers(log, path)[1][0]  # what the first one is unlike, nothing tells
         assert damage.path == path
         if place:

@@ -30,7 +30,7 @@ def test_nothing_is_read_from_a_segment_before_it_is_proven(clean):
     with pytest.raises(UnprovenError) as raised:
         log.partition.read(0, 100, COMMITTED)
     assert raised.value.path == path_of(0)
-    for _ in raised.value.prove_segments():
+    for _ in raised.value.prove():
         pass
     assert log.partition.read(0, 100, COMMITTED).buffers
     with pytest.raises(UnprovenError):
@@ -93,7 +93,7 @@ def test_a_damaged_segment_is_not_proven_again():
     ahead = log.partition.log.segments.unproven_ahead(log.bases[2])
     assert ahead is not None
     with pytest.raises(DamageError, match=f"{log.bases[2]:020d}.log"):
-        list(ahead.prove_segments())
+        list(ahead.prove())
     assert log.partition.log.segments.unproven_ahead(log.bases[2]) is None
 
 

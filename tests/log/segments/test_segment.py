@@ -11,6 +11,7 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.model import Isolation
 from stablelog.log.recovery import examine as examine_module
 from stablelog.log.recovery import replay, tail
+from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.repair import examine
 from stablelog.log.segments import segment as segment_module
 from stablelog.log.segments.growing_segment import GrowingSegment
@@ -120,10 +121,10 @@ def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, base,
         monkeypatch.setattr(module, "RELATIVE_OFFSET_MAX", 4 + spare)
     fits = spare >= 0
     summaries = [Summary(0, 3), Summary(3, 5)]
-    assert len(compaction.grouped(summaries, log.config)) == (1 if fits else 2)
+    assert len(compaction.group_segments(summaries, log.config)) == (1 if fits else 2)
     found = list(verify_directory(log.disk, DIRECTORY))
     assert [finding.path for finding in found] == ([] if fits else [path_of(base)])
-    damage = examine(log.disk, DIRECTORY, examine_module.Expected())
+    damage = examine(log.disk, DIRECTORY, Expected())
     assert (damage is None) == fits
     for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
         log.disk.lose(path)
