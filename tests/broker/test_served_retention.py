@@ -101,6 +101,6 @@ def test_from_every_position_a_consumer_gets_every_later_commit_and_reaches_the_
 
 
 def test_the_histories_find_a_fetch_that_stops_at_a_torn_transaction(monkeypatch):
-    monkeypatch.setattr(FetchAssembler, "add_empty", lambda self, end: None)
+    monkeypatch.setattr(FetchAssembler, "add_empty_batch", lambda self, end: None)
     with pytest.raises(AssertionError):
         run([30])

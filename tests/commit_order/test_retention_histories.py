@@ -25,7 +25,7 @@ FAULTS = {
         lambda self: self.start_offset,
     ),
     "retention deletes nothing": (CommitOrder, "first_needed_offset", lambda self: 0),
-    "no fetch passes a torn transaction": (FetchAssembler, "add_empty", lambda self, end: None),
+    "no fetch passes a torn transaction": (FetchAssembler, "add_empty_batch", lambda self, end: None),
     "without the store, a transaction is torn": (
         CommitOrder,
         "first_whole_position",

@@ -141,7 +141,7 @@ def test_a_directory_that_has_lost_its_list_is_refused_and_stays_as_it_is(what):
         if path.name == META_FILE and what == "no partition files":
             disk.lose(path)
     before = {path: disk.read_bytes(path) for path in disk.files()}
-    with pytest.raises(DamageError, match=r"cluster\.json is gone"):
+    with pytest.raises(DamageError, match=r"cluster\.json is missing"):
         conversation(disk, topics=())
     assert {path: disk.read_bytes(path) for path in disk.files()} == before
 

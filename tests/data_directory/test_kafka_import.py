@@ -145,7 +145,7 @@ def test_a_directory_without_a_file_of_kafkas_is_no_partition(make, file, caplog
         if file is not None:
             (directory / name / file).write_bytes(b"x")
     assert counts(directory) == {"t": 1}
-    assert f"{directory / 'backup-2026'} is not taken over" in caplog.text
+    assert f"{directory / 'backup-2026'} is ignored" in caplog.text
     files = started(directory)
     assert files.close()
     assert (directory / "backup-2026").is_dir()

@@ -215,36 +215,6 @@ def test_where_the_operating_system_counts_a_log_start_is_durable_after_what_lie
         assert list(verify_directory(log.disk, DIRECTORY)) == []
 
 
-def test_a_snapshot_that_does_not_describe_the_rebuilt_time_index_is_removed():
-    """The close added an entry with the greatest timestamp to the time index; a replay from an earlier segment has no such entry."""
-    log = Log().write("P1 P1c")
-    log.partition.roll(log.now_ms)
-    log.write("P1 P1a P2")
-    log.partition.close()
-    known = list(log.partition.producer_state)
-    log.disk.lose(DIRECTORY / f"{0:020d}.summary")
-    log.partition = log.open()
-    assert not any(name.startswith(f"{5:020d}.") for name in log.disk.list_dir(DIRECTORY))
-    assert list(verify_directory(log.disk, DIRECTORY)) == []
-    assert list(log.partition.producer_state) == known
-    log.reopen()
-    assert f"{5:020d}.producers" in log.disk.list_dir(DIRECTORY)
-    assert list(verify_directory(log.disk, DIRECTORY)) == []
-
-
-def test_a_snapshot_that_describes_the_rebuilt_indexes_is_kept():
-    log = Log(index_interval_bytes=1).write("P1 P1c")
-    log.partition.roll(log.now_ms)
-    log.write("P1 P1a P2")
-    log.partition.log.take_snapshot()
-    log.write("P2", sync=True)
-    log.disk.lose(DIRECTORY / f"{0:020d}.summary")
-    log.partition.close(clean=False)
-    log.partition = log.open()
-    assert f"{5:020d}.producers" in log.disk.list_dir(DIRECTORY)
-    assert list(verify_directory(log.disk, DIRECTORY)) == []
-
-
 def test_an_emptied_index_is_durable_before_the_summary_of_its_segment():
     index = DIRECTORY / f"{0:020d}.index"
     log = Log(index_interval_bytes=120).write("P1 P1 P1 P1c")

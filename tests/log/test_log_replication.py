@@ -41,8 +41,8 @@ def test_copied_batches_keep_their_offsets_and_their_leader_epochs():
     ("content", "error", "message"),
     [
         (batch(1), RefusedError, "a copied batch begins at offset 1, but the log already reaches offset 1"),
-        (batch(2)[:-1], DamageError, "without a whole batch"),
-        (b"", DamageError, "the 0 bytes of a copy are without a whole batch"),
+        (batch(2)[:-1], DamageError, "contain no whole batch"),
+        (b"", DamageError, "the 0 bytes that were copied contain no whole batch"),
         (
             batch(2)[:-1] + b"x",
             DamageError,

@@ -19,7 +19,7 @@ from stablelog.log.opening import open_partition
 from stablelog.log.partition import Isolation, Origin
 from stablelog.log.recovery import replay
 from stablelog.log.verify import verify_directory
-from tests.log.timeline import DIRECTORY, NOW_MS, Log, aborted_in, write
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
 
 EVERY = (Isolation.LOG_END, Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
 
@@ -129,29 +129,6 @@ def test_verify_finds_what_was_changed_in_any_file():
         log.disk.write_atomic(path, content)
 
 
-def snapshots_in(disk):
-    return {int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith((".snapshot", ".producers"))}
-
-
-def test_of_stray_snapshots_only_those_that_a_start_can_use_survive():
-    """Scenario 17: at the beginnings of segments, and the newest one; none past the log's end."""
-    log = Log(segment_bytes=400)
-    for _ in range(20):
-        log.write("P1 P2")
-        log.partition.log.take_snapshot()
-        log.sync()
-    log.partition.close()
-    bases = {segment.base_offset for segment in log.partition.segments()}
-    assert snapshots_in(log.disk) == bases - {0} | {40}
-    stray = log.disk.read_bytes(DIRECTORY / f"{40:020d}.snapshot")
-    for suffix in ("snapshot", "producers"):
-        log.disk.write_atomic(DIRECTORY / f"{99:020d}.{suffix}", stray)
-    log.partition = log.open()
-    assert snapshots_in(log.disk) == bases - {0} | {40}
-    assert log.partition.end_offset == 40
-    assert log.stable_offset == 0
-
-
 def test_a_segment_that_recovery_sealed_can_be_deleted_without_its_open_transaction_being_forgotten():
     log = Log(segment_bytes=300)
     log.write("P1 P2 P2 P2 P2 P2 P1")
@@ -183,7 +160,6 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
         partition.assume_synced,
         partition.log.prove_segments,
         lambda: partition.read(partition.end_offset, 1, Isolation.READ_COMMITTED),
-        lambda: aborted_in(partition, 0, 1),
         lambda: partition.replication.end_offset_for_epoch(0),
         lambda: partition.deletion.delete_records(partition.high_watermark),
         lambda: partition.deletion.apply_retention(NOW_MS),

@@ -89,11 +89,13 @@ def test_segments_roll_by_size_and_by_the_brokers_time():
 
 
 @pytest.mark.parametrize("origin", [*Origin, None], ids=["client", "coordinator", "copy", "marker"])
-@pytest.mark.parametrize("where", [(GrowingSegment, "note"), (Snapshots, "appended")], ids=["first", "later"])
+@pytest.mark.parametrize(
+    "where", [(GrowingSegment, "index_batch"), (Snapshots, "count_appended")], ids=["first", "later"]
+)
 def test_an_append_that_an_unexpected_error_interrupts_fails_the_partition(origin, where, monkeypatch):
     """The log file has bytes then of which memory does not know: nothing may be appended behind them."""
     log, reasons = Log().write("- P1"), []
-    log.partition.usability.on_failure = reasons.append
+    log.partition.availability.on_failure = reasons.append
 
     def append():
         if origin is None:
