@@ -100,7 +100,9 @@ def decode_restored(content: bytes, path: Path) -> Restored:
             raise ValueError("its CRC does not match its content")
         fields = parse_json(text)
         with adding_path(path):
-            refuse_unknown_version("the offsets that a restore did not find, in a file", fields.pop("version"), VERSION)
+            refuse_unknown_version(
+                "the offsets that a restore did not find, in a file", fields.pop("version"), VERSION
+            )
         return restored_from_fields(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamageError(f"{path} is damaged: {in_words(error)}. Restore the file") from error
