@@ -217,6 +217,21 @@ def imported(path, modules):
                 yield inner if inner in modules else node.module
 
 
+# The blocking and the asyncio client offer the areas of administration by the same names.
+SHARED_NAMES = {"client/aio/admin.py", "client/blocking/admin.py"}
+
+
+@pytest.mark.extended
+def test_a_class_name_stands_for_one_class():
+    places = {}
+    for path in SOURCES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.as_posix().partition("/stablelog/")[2])
+    several = {name: found for name, found in places.items() if len(found) > 1 and set(found) != SHARED_NAMES}
+    assert several == {}, "give each of these classes a name of its own"
+
+
 @pytest.mark.extended
 def test_no_imports_form_a_circle():
     """Also not those for type checkers: a module can be read after the modules that it imports."""

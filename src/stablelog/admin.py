@@ -7,7 +7,7 @@ from stablelog.client.core.admin.quotas import Quotas
 from stablelog.client.core.admin.topics import CreatedTopic
 from stablelog.client.core.admin.transactions import ActiveProducer, DescribedTransaction, ListedTransaction
 from stablelog.client.core.admin.users import Credential
-from stablelog.client.topics import ListedOffset, Partition, Topic
+from stablelog.client.topics import ListedOffset, PartitionDescription, TopicDescription
 from stablelog.wire.acls import (
     AclBinding,
     AclFilter,
@@ -37,11 +37,11 @@ __all__ = [
     "Mechanism",
     "Member",
     "Operation",
-    "Partition",
+    "PartitionDescription",
     "Pattern",
     "PatternType",
     "Permission",
     "Quotas",
     "ResourceType",
-    "Topic",
+    "TopicDescription",
 ]

@@ -7,7 +7,7 @@ import pytest
 from stablelog.broker.durability import journal as journal_module
 from stablelog.coordinators.transactions.answers import Decision
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.wire.extension.children import JointName, child_id
 from tests.broker.holding import HOLD_S_MAX, longest
 from tests.broker.upkeep.test_maintenance import until, working
@@ -20,7 +20,7 @@ def with_idle_ids(broker, count):
     group = broker.transactions.default
     table, records = group.coordinator.table, []
     for number in range(count):
-        txn = Transaction(
+        txn = TransactionMetadata(
             1_000_000 + number,
             1,
             60_000,

@@ -15,7 +15,7 @@ from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import UNDIVIDED_MAX, TransactionTable
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from tests.coordinators.transactions import test_model as model
 from tests.coordinators.transactions.joint import test_model as joint_model
 
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_breaks_a_rule_is_caught(mutant, monkeypatch) -> None:
 def test_too_many_decisions_for_one_batch_make_no_checkpoint() -> None:
     history = DecisionHistory()
     for number in range(30):
-        txn = Transaction(
+        txn = TransactionMetadata(
             number,
             1,
             1,
@@ -110,6 +110,6 @@ def test_too_many_decisions_for_one_batch_make_no_checkpoint() -> None:
         coordinator.table.history.add_decision(
             f"id-{number}",
             b"",
-            Transaction(number, 1, 1, TransactionState.PREPARE_ABORT, PartitionSet({("t", 0)})),
+            TransactionMetadata(number, 1, 1, TransactionState.PREPARE_ABORT, PartitionSet({("t", 0)})),
         )
     assert coordinator.table.live_state() is None

@@ -11,7 +11,7 @@ from pathlib import Path
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.batch.records import decode_records
 from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.files.names import INDEX, TIMEINDEX, TXNINDEX
 from stablelog.log.indexes.transaction_index import TransactionIndex, encode_entry
@@ -40,7 +40,7 @@ def prepare(data: Path, cells: list[Cell]) -> None:
             _settle(data, directory, cell)
 
 
-def remove_completion(data: Path, transactional_id: str) -> tuple[Path, Transaction]:
+def remove_completion(data: Path, transactional_id: str) -> tuple[Path, TransactionMetadata]:
     """Remove the last record of an id, which says that its transaction is complete.
 
     Returns:

@@ -34,7 +34,7 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig
 from stablelog.ops.coordinator_records import describe_commit_record, describe_offsets_record, describer_of
@@ -44,7 +44,7 @@ from tests.broker.desk import DATA
 
 
 def test_the_state_of_a_transaction():
-    txn = Transaction(
+    txn = TransactionMetadata(
         7,
         3,
         60_000,

@@ -7,12 +7,12 @@ from kio.schema.errors import ErrorCode
 from stablelog.cli.output import fail
 from stablelog.client.blocking.admin import Admin
 from stablelog.client.blocking.cluster import EARLIEST, LATEST
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 from stablelog.errors import RefusedError, did_you_mean
 from stablelog.types import TopicPartition
 
 
-def known_topic(admin: Admin, name: str) -> Topic:
+def known_topic(admin: Admin, name: str) -> TopicDescription:
     """Return the metadata of an existing topic.
 
     Raises:
@@ -28,7 +28,7 @@ def known_topic(admin: Admin, name: str) -> Topic:
         fail(f"there is no topic {name!r}{did_you_mean(name, others, count_max=3)}")
 
 
-def topic_to_write(admin: Admin, name: str) -> Topic:
+def topic_to_write(admin: Admin, name: str) -> TopicDescription:
     """Return the metadata of a topic that records are written to. A missing topic is an error, because the broker would
     create it with default settings, and the order of a topic cannot be changed.
 
@@ -41,7 +41,7 @@ def topic_to_write(admin: Admin, name: str) -> Topic:
         fail(str(refused))
 
 
-def _described(admin: Admin, name: str) -> Topic:
+def _described(admin: Admin, name: str) -> TopicDescription:
     """Return the metadata of a topic. Fail if the user of the command has no right to describe it.
 
     Raises:
@@ -55,7 +55,7 @@ def _described(admin: Admin, name: str) -> Topic:
         raise
 
 
-def chosen_partitions(topic: Topic, partitions: Iterable[int] | None) -> list[int]:
+def chosen_partitions(topic: TopicDescription, partitions: Iterable[int] | None) -> list[int]:
     """Check that a topic has these partitions, and return them; all partitions of the topic if none are given.
 
     Raises:

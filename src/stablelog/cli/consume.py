@@ -24,7 +24,7 @@ from stablelog.client.blocking.cluster import EARLIEST
 from stablelog.client.core.group_reading import STARTS
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 from stablelog.types import TopicPartition
 
 app = command_app()
@@ -171,7 +171,7 @@ def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporte
 
 
 def _places(
-    admin: Admin, found: Topic, partitions: list[int], spec: OffsetSpec, isolation: str
+    admin: Admin, found: TopicDescription, partitions: list[int], spec: OffsetSpec, isolation: str
 ) -> dict[TopicPartition, int]:
     """Return the offset at which to begin in each partition: the offset of `spec`, but at most the end of the
     partition.

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 from stablelog.types import TopicPartition
 
 OFFLINE: Final = "offline: see the reason in the broker's log"
 OPENING: Final = "without a leader: the broker is opening it"
 
 
-def without_leader(known: Mapping[str, Topic], topics: Iterable[str]) -> dict[TopicPartition, str]:
+def without_leader(known: Mapping[str, TopicDescription], topics: Iterable[str]) -> dict[TopicPartition, str]:
     """Return the partitions of these topics that have no leader, each with the reason. Missing topics are skipped.
 
     Args:

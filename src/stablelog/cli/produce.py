@@ -41,7 +41,7 @@ from stablelog.cli.write_settings import (
 from stablelog.client.blocking.admin import Admin
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 from stablelog.errors import RefusedError, StablelogError, UnavailableError
 
 TIMEOUT_S = 10.0  # how long a broker that was reached may take to begin and to commit a transaction
@@ -203,7 +203,7 @@ def _target(
     producer: BlockingProducer,
     admin: Admin,
     bootstrap: str,
-    topic: Topic,
+    topic: TopicDescription,
     settings: WriteSettings,
     transactional_id: str | None,
 ) -> WriteTarget:

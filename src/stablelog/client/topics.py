@@ -17,7 +17,7 @@ ISOLATIONS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionDescription:
     """One partition of a topic.
 
     Attributes:
@@ -32,12 +32,12 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicDescription:
     """A topic: its id, or None if the broker does not send it, and its partitions by their numbers."""
 
     name: str
     topic_id: UUID | None
-    partitions: Mapping[int, Partition]
+    partitions: Mapping[int, PartitionDescription]
     is_internal: bool
 
     def leader_epoch(self, partition: int) -> int:
@@ -85,7 +85,7 @@ def missing_topic(name: str, bootstrap: str) -> str:
     return f"there is no topic {name!r} at {bootstrap}. `stablelog topics create {name}` creates it"
 
 
-def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
+def read_topics(response: Any, bootstrap: str) -> dict[str, TopicDescription]:
     """Return the topics of a Metadata response by name.
 
     Raises:
@@ -101,12 +101,12 @@ def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
             raise RetriableError(f"topic {topic.name!r} has no leader yet")
         check(topic.error_code, f"topic {topic.name!r}")
         partitions = {
-            p.partition_index: Partition(
+            p.partition_index: PartitionDescription(
                 p.leader_id, p.leader_id < 0 and bool(p.offline_replicas), p.leader_epoch
             )
             for p in sorted(topic.partitions, key=lambda p: p.partition_index)
         }
-        found[topic.name] = Topic(topic.name, topic.topic_id, partitions, topic.is_internal)
+        found[topic.name] = TopicDescription(topic.name, topic.topic_id, partitions, topic.is_internal)
     return found
 
 

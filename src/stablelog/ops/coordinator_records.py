@@ -18,7 +18,7 @@ from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC, group_of_lo
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.types import TopicPartition
 
@@ -101,7 +101,7 @@ def _without_absent(fields: Fields) -> Fields:
     }
 
 
-def _transaction(txn: Transaction) -> Fields:
+def _transaction(txn: TransactionMetadata) -> Fields:
     fields = txn._asdict()
     fields["state"] = txn.state.label
     fields["timeout_ms"] = "never" if txn.is_two_phase else txn.timeout_ms

@@ -17,7 +17,7 @@ from stablelog.coordinators.transactions.restored_transactions import (
     restored_records,
     torn_commits,
 )
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.data_directory.catalog import CATALOG_FILE, ListedTopic, encode_catalog
 from stablelog.data_directory.meta_properties import META_FILE, encode_meta
 from stablelog.data_directory.settings_file import META_LINE, SETTINGS_FILE, Dynamic, encode_settings
@@ -131,7 +131,7 @@ class _Planner:
         for producer in self._tables[at] or ():
             log.raise_producer_ids_end(producer.producer_id)
 
-    def _store_has(self, at: TopicPartition, txn: Transaction) -> bool:
+    def _store_has(self, at: TopicPartition, txn: TransactionMetadata) -> bool:
         """Whether the store has a committed transaction completely in one partition. A transaction that began before
         the end in the store has ended there.
         """

@@ -6,12 +6,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.topic_ids import TopicIds
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 from stablelog.errors import RefusedError
 
 
 def topic(name, topic_id):
-    return Topic(name, topic_id and uuid.UUID(int=topic_id), {}, is_internal=False)
+    return TopicDescription(name, topic_id and uuid.UUID(int=topic_id), {}, is_internal=False)
 
 
 def test_the_same_topic_is_accepted_again_and_so_are_others():

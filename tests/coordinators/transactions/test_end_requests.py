@@ -9,12 +9,12 @@ from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import encode_transaction, transaction_key
 from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import TV1, TV2, ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import TV1, TV2, ProducerIdAndEpoch, TransactionMetadata
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import child_id
 
 Event, State = TransactionEvent, TransactionState
-EMPTY = Transaction(5, 2, 60_000, State.EMPTY)
+EMPTY = TransactionMetadata(5, 2, 60_000, State.EMPTY)
 OPEN = EMPTY._replace(state=State.ONGOING, partitions=PartitionSet({("t", 0)}))
 # Ended with transaction version 2, so that the producer has the next epoch; and with version 1.
 DONE = EMPTY._replace(

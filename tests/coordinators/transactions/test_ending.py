@@ -27,7 +27,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, TransactionMetadata
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from tests.coordinators.transactions.test_coordinator import T0, T1, coordinator, init
@@ -47,7 +47,7 @@ def test_where_a_partition_ends_that_is_not_known_lies_behind_every_offset() -> 
 # -- the parts of a decision -------------------------------------------------------------------------------------------
 
 NOW_MS = 50
-TXN = Transaction(
+TXN = TransactionMetadata(
     0, 2, 60_000, TransactionState.ONGOING, PartitionSet({T0, T1}), start_ms=10, transaction_version=2
 )
 
@@ -55,7 +55,7 @@ TXN = Transaction(
 class Desk:
     """A table with one id, what ends its transactions, and a draft."""
 
-    def __init__(self, txn: Transaction = TXN, *, block_size: int = 10) -> None:
+    def __init__(self, txn: TransactionMetadata = TXN, *, block_size: int = 10) -> None:
         self.asked: list[list[TopicPartition]] = []
         space = ProducerIdSpace()
         space.skip_past(99)
@@ -69,7 +69,9 @@ class Desk:
         self.asked.append(list(partitions))
         return [100 + index for _, index in partitions]
 
-    def decide(self, state: TransactionState = TransactionState.PREPARE_COMMIT, **given: Any) -> Transaction:
+    def decide(
+        self, state: TransactionState = TransactionState.PREPARE_COMMIT, **given: Any
+    ) -> TransactionMetadata:
         given = {"version": 2, "raise_epoch": True, "owner_may_ask": True, **given}
         return self.ending.decide("a", self.txn, state, self.draft, **given)
 

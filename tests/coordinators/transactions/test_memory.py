@@ -12,7 +12,7 @@ from stablelog.coordinators.transactions.coordinator import TransactionCoordinat
 from stablelog.coordinators.transactions.idle_ids import DECODED_MAX
 from stablelog.coordinators.transactions.joint.answers import ChildShown
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.wire.extension.children import JointName, child_id
 
 IDLE_SIZE_MAX = 250  # bytes of memory for a transactional id without an open transaction
@@ -39,9 +39,9 @@ def growth(work: Callable[[], object], warm_up: Callable[[], object] = lambda: N
         tracemalloc.stop()
 
 
-def idle(number: int) -> Transaction:
+def idle(number: int) -> TransactionMetadata:
     """The state of an id that has committed transactions in the second dialect."""
-    return Transaction(
+    return TransactionMetadata(
         10_000 + number,
         number % 30_000,
         60_000,

@@ -15,7 +15,7 @@ from stablelog.coordinators.transactions.partition_set import (
 )
 from stablelog.coordinators.transactions.records import decode_transaction, encode_transaction
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.types import TopicPartition
 
 PARTITIONS = st.frozensets(st.tuples(st.sampled_from(["a", "b", "a-1"]), st.integers(0, 30)))
@@ -51,7 +51,7 @@ def test_the_partitions_of_a_transaction_are_encoded_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(partition_set, "encode_partitions", counted)
     partitions = PartitionSet(("t", index) for index in range(3))
-    txn = Transaction(1, 1, 1, TransactionState.ONGOING, partitions, update_ms=1, start_ms=1)
+    txn = TransactionMetadata(1, 1, 1, TransactionState.ONGOING, partitions, update_ms=1, start_ms=1)
     records = [
         encode_transaction(txn),
         encode_transaction(txn._replace(state=TransactionState.PREPARE_COMMIT)),

@@ -11,7 +11,7 @@ from stablelog.coordinators.transactions.records import (
     decode_transaction,
 )
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.errors import RefusedError
 from tests.coordinators.transactions.test_coordinator import T0, T1, coordinator, end, in_state, init
 
@@ -58,7 +58,7 @@ def test_an_open_transaction_of_another_epoch_than_the_producers_is_aborted() ->
         assert T1 not in c.table.get("a").partitions  # type: ignore[union-attr]
 
 
-TXN = Transaction(
+TXN = TransactionMetadata(
     5,
     2,
     60_000,

@@ -38,12 +38,12 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, TransactionMetadata
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
 
-EXAMPLE = Transaction(
+EXAMPLE = TransactionMetadata(
     producer_id=7,
     producer_epoch=4,
     timeout_ms=60_000,
@@ -114,7 +114,7 @@ def varints(content: bytes, position: int) -> Iterator[tuple[int, int]]:
         yield number, position
 
 
-def as_kafka_reads_it(txn: Transaction) -> KafkaValue:
+def as_kafka_reads_it(txn: TransactionMetadata) -> KafkaValue:
     """What Kafka's generated reader makes of a record: it passes over tags that it does not know."""
     value = encode_transaction(txn)
     times = txn.update_ms.to_bytes(8, "big", signed=True) + txn.start_ms.to_bytes(8, "big", signed=True)
@@ -146,7 +146,7 @@ def log_ends(ends: Mapping[TopicPartition, LogEnd]) -> LogEnds:
 
 
 @st.composite
-def transactions(draw: st.DrawFn) -> Transaction:
+def transactions(draw: st.DrawFn) -> TransactionMetadata:
     state = draw(st.sampled_from(TransactionState))
     partitions = draw(
         st.builds(
@@ -157,7 +157,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
     if state is TransactionState.EMPTY:
         partitions = PartitionSet()
     ends = st.builds(LogEnd, st.integers(0, 2**31 - 1), ids)
-    return Transaction(
+    return TransactionMetadata(
         producer_id=draw(st.integers(0, 2**63 - 1)),
         producer_epoch=draw(st.integers(0, 2**15 - 1)),
         timeout_ms=draw(st.integers(1, 2**31 - 1)),
@@ -185,13 +185,13 @@ def test_the_example_of_the_formats_page() -> None:
 
 @pytest.mark.extended
 @given(transactions())
-def test_writing_gives_bytes_and_reading_gives_the_transaction(txn: Transaction) -> None:
+def test_writing_gives_bytes_and_reading_gives_the_transaction(txn: TransactionMetadata) -> None:
     assert decode_transaction(encode_transaction(txn)) == txn
 
 
 @pytest.mark.extended
 @given(transactions())
-def test_kafka_reads_what_we_write(txn: Transaction) -> None:
+def test_kafka_reads_what_we_write(txn: TransactionMetadata) -> None:
     read = as_kafka_reads_it(txn._replace(unknown_tags=()))
 
     assert (read.producer_id, read.producer_epoch) == (txn.producer_id, txn.producer_epoch)
@@ -223,7 +223,7 @@ def test_values_of_version_0_are_read() -> None:
     )  # fmt: skip
     txn = decode_transaction(value)
 
-    assert txn == Transaction(
+    assert txn == TransactionMetadata(
         5, 2, 10_000, TransactionState.ONGOING, PartitionSet({("t", 0), ("t", 3)}), update_ms=100, start_ms=50
     )
     empty = bytes.fromhex("0000000000000000000500020000271000ffffffff") + b"\xff" * 16

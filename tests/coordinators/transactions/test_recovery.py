@@ -13,7 +13,7 @@ from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.records import encode_transaction
 from stablelog.coordinators.transactions.recovery import DecisionHistory, RankedMarkerOrder, markers_for
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from tests.scale import seeds
 
 T0 = ("t", 0)
@@ -186,7 +186,7 @@ def test_an_open_transaction_older_than_what_is_held_makes_way_for_it() -> None:
 
 def test_history_is_taken_out_partition_by_partition() -> None:
     history = DecisionHistory()
-    txn = Transaction(
+    txn = TransactionMetadata(
         1,
         1,
         10,

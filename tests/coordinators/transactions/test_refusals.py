@@ -16,10 +16,10 @@ from stablelog.coordinators.transactions.refusals import (
     tv1_refusal,
 )
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, TransactionMetadata
 
 FENCED, OLD = ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch
-TXN = Transaction(5, 2, 60_000, TransactionState.EMPTY)
+TXN = TransactionMetadata(5, 2, 60_000, TransactionState.EMPTY)
 
 
 def test_the_versions_from_which_a_response_may_say_that_a_producer_was_fenced_are_kafkas():

@@ -26,7 +26,7 @@ from stablelog.coordinators.transactions.restored_transactions import (
     torn_commits,
 )
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 
 NOW_MS = 1_800_000_000_000
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
@@ -37,7 +37,7 @@ def pair(name, txn):
 
 
 def txn_of(state, producer_id=5, *, sequence=-1, places=()):
-    return Transaction(
+    return TransactionMetadata(
         producer_id, 3, 60_000, state, PartitionSet(places), commit_sequence=sequence, last_producer_epoch=2
     )
 

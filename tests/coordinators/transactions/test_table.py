@@ -16,7 +16,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, TransactionMetadata
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import JointName
 from tests.coordinators.transactions.test_coordinator import T0, add, coordinator, init
@@ -75,14 +75,14 @@ def test_a_list_with_a_pattern_is_made_one_id_at_a_time() -> None:
 # -- the table alone ---------------------------------------------------------------------------------------------------
 
 EXPIRATION_MS = 1000
-IDLE = Transaction(5, 2, 60_000, TransactionState.EMPTY, update_ms=20)
+IDLE = TransactionMetadata(5, 2, 60_000, TransactionState.EMPTY, update_ms=20)
 OPEN = IDLE._replace(state=TransactionState.ONGOING, partitions=PartitionSet({T0}), start_ms=20)
 COMMITTED = OPEN._replace(
     state=TransactionState.PREPARE_COMMIT, producer_epoch=3, transaction_epoch=2, commit_sequence=1
 )
 
 
-def a_table(**ids: Transaction) -> TransactionTable:
+def a_table(**ids: TransactionMetadata) -> TransactionTable:
     table = TransactionTable("", EXPIRATION_MS, ProducerIds(10), lambda: lambda: True)
     for transactional_id, txn in ids.items():
         table.put(transactional_id, txn, [])

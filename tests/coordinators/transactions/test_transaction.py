@@ -5,10 +5,12 @@ import pytest
 from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import TWO_PHASE_TIMEOUT_MS, Transaction
+from stablelog.coordinators.transactions.transaction import TWO_PHASE_TIMEOUT_MS, TransactionMetadata
 
 T0 = ("t", 0)
-OPEN = Transaction(5, 2, 60_000, TransactionState.ONGOING, PartitionSet({T0}), update_ms=20, start_ms=10)
+OPEN = TransactionMetadata(
+    5, 2, 60_000, TransactionState.ONGOING, PartitionSet({T0}), update_ms=20, start_ms=10
+)
 DECIDED = OPEN._replace(state=TransactionState.PREPARE_COMMIT, producer_epoch=3, transaction_epoch=2)
 KEEPING_EPOCH = DECIDED._replace(producer_epoch=2)  # with transaction version 1
 ENDS = LogEnds.from_offsets(7, [T0], [100])

@@ -21,7 +21,7 @@ from stablelog.broker.topics.topic_list import TopicList
 from stablelog.broker.transactions.topic_boundary import TopicBoundary
 from stablelog.broker.transactions.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.producer_ids import ProducerIdSpace
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
@@ -274,7 +274,7 @@ class TransactionGroups:
                 self._make(group_of(transactional_id), while_full)
         return self.require_group(transactional_id)
 
-    def _held(self, transactional_id: str) -> Transaction | None:
+    def _held(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the state of a transactional id that the default group holds for another group; None if it holds no
         such id.
 
@@ -298,7 +298,7 @@ class TransactionGroups:
                 default.coordinator.producers.forget_id(transactional_id, now_ms=self._clock.now_ms())
             )
 
-    def describe(self, transactional_id: str) -> Transaction | None:
+    def describe(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the state of a transactional id for DescribeTransactions; None if no group knows the id."""
         group = self._groups.get(group_of(transactional_id), self.default)
         found = group.coordinator.table.get(transactional_id)

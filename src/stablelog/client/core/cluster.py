@@ -22,7 +22,7 @@ from stablelog.client.responses import (
     is_retriable,
 )
 from stablelog.client.topics import (
-    Topic,
+    TopicDescription,
     metadata_request,
     read_topics,
 )
@@ -87,7 +87,7 @@ class Cluster:
         # The node id of the broker if the cluster has only one, which is then the coordinator of every transactional
         # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicDescription] = {}
         self._seen_at: dict[str, float] = {}  # when the metadata of each topic has arrived
         self._coordinators: dict[tuple[int, str], int] = {}  # (kind, key) -> node id
         self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
@@ -298,7 +298,9 @@ class Cluster:
         self._coordinators.clear()
         self._sole_node_id = None
 
-    def metadata(self, topics: Iterable[str] | re.Pattern[str] | None = None) -> Steps[dict[str, Topic]]:
+    def metadata(
+        self, topics: Iterable[str] | re.Pattern[str] | None = None
+    ) -> Steps[dict[str, TopicDescription]]:
         """Send a Metadata request, and return the topics by name.
 
         Args:
@@ -318,7 +320,7 @@ class Cluster:
             if not topic.is_internal and topics.fullmatch(name)
         }
 
-    def _metadata(self, names: tuple[str, ...] | None) -> Steps[dict[str, Topic]]:
+    def _metadata(self, names: tuple[str, ...] | None) -> Steps[dict[str, TopicDescription]]:
         connection = yield from self.any_connection()
         response = yield from connection.request_steps(metadata_request(names))
         check(response.error_code, "asking for metadata")
@@ -358,7 +360,7 @@ class Cluster:
                 )
         return {name: len(self._topics[name].partitions) for name in names}
 
-    def topic(self, name: str) -> Steps[Topic]:
+    def topic(self, name: str) -> Steps[TopicDescription]:
         """Return the metadata of a topic from the cache, or request it. `retrying` empties the cache before each retry.
 
         Raises:

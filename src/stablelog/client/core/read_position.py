@@ -20,7 +20,7 @@ from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.partitions import epoch_ends
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import UnknownTopicOrPartitionError
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 from stablelog.errors import DataLossError, UsageError
 from stablelog.json_text import parse_json
 from stablelog.types import TopicPartition
@@ -165,7 +165,9 @@ def check_fits(position: ReadPosition, topics: Collection[str], group: str | Non
         )
 
 
-def check_holds(cluster: Cluster, position: ReadPosition, topics: Collection[str]) -> Steps[dict[str, Topic]]:
+def check_holds(
+    cluster: Cluster, position: ReadPosition, topics: Collection[str]
+) -> Steps[dict[str, TopicDescription]]:
     """Check that the topics of a position are still the same topics of the same cluster, and have all records before
     the position. Return the topics.
 

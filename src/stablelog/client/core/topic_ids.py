@@ -5,7 +5,7 @@ and lacks the earlier records of the producer.
 from uuid import UUID
 
 from stablelog.client.responses import UnknownTopicOrPartitionError
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 
 
 class TopicIds:
@@ -14,7 +14,7 @@ class TopicIds:
     def __init__(self) -> None:
         self._ids: dict[str, UUID | None] = {}
 
-    def check_topic(self, topic: Topic) -> None:
+    def check_topic(self, topic: TopicDescription) -> None:
         """Check that a topic has the same id as before. The first call for a topic stores its id.
 
         Raises:

@@ -26,7 +26,7 @@ from stablelog.client.core.transaction_stream import (
     TransactionStream,
     poll_streams,
 )
-from stablelog.client.topics import Topic
+from stablelog.client.topics import TopicDescription
 from stablelog.errors import DataLossError, OffsetOutOfRangeError, RefusedError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN
@@ -206,7 +206,7 @@ class TransactionReader:
     def _begin_streams(
         self,
         cluster: Cluster,
-        topics: dict[str, Topic],
+        topics: dict[str, TopicDescription],
         marks: dict[TopicPartition, Mark],
         *,
         group: str | None = None,
@@ -301,7 +301,7 @@ class TransactionReader:
 
     def _start_of_partitions(
         self, cluster: Cluster
-    ) -> Steps[tuple[dict[str, Topic], dict[TopicPartition, Mark]]]:
+    ) -> Steps[tuple[dict[str, TopicDescription], dict[TopicPartition, Mark]]]:
         """Return the topics, and for each partition the mark at which to begin."""
         names, group, start = self._selection.topics, self._selection.group, self._start
         if isinstance(
@@ -385,7 +385,7 @@ class TransactionReader:
 
 
 def _start_of_cuts(
-    start: ReadPosition | int | None, cut: Cut, topics: dict[str, Topic]
+    start: ReadPosition | int | None, cut: Cut, topics: dict[str, TopicDescription]
 ) -> tuple[int, dict[TopicPartition, Mark]]:
     """Return the commit sequence after which a reader of cuts begins, and the mark of each partition."""
     if start is None:

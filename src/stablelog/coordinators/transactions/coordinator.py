@@ -60,7 +60,7 @@ from stablelog.coordinators.transactions.transaction import (
     TV1,
     TV2,
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
 )
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
@@ -223,7 +223,7 @@ class TransactionCoordinator:
         missing = code_for_produce(ErrorCode.transaction_abortable, produce_version)
         return {partition: ErrorCode.none if partition in part_of else missing for partition in wanted}
 
-    def _of_producer(self, transactional_id: str, shown: ProducerIdAndEpoch) -> Transaction:
+    def _of_producer(self, transactional_id: str, shown: ProducerIdAndEpoch) -> TransactionMetadata:
         """Return the state of a transactional id, if the request comes from its current producer.
 
         Raises:
@@ -237,7 +237,7 @@ class TransactionCoordinator:
             raise fenced_refusal(transactional_id, shown, txn)
         return txn
 
-    def _known(self, transactional_id: str) -> Transaction:
+    def _known(self, transactional_id: str) -> TransactionMetadata:
         if not transactional_id:
             raise RefusedError(ErrorCode.invalid_request, "the request has no transactional id")
         self.joint.checks.check_open(transactional_id)
@@ -335,7 +335,7 @@ class TransactionCoordinator:
             self.table.put(transactional_id, settled, draft.records)
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
 
-    def _is_first_since_start(self, txn: Transaction, version: int) -> bool:
+    def _is_first_since_start(self, txn: TransactionMetadata, version: int) -> bool:
         """Return whether this EndTxn is the first one, since the broker's start, that repeats the end of a complete TV1
         transaction.
 

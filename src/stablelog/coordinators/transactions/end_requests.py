@@ -15,7 +15,12 @@ from stablelog.coordinators.transactions.refusals import (
 )
 from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import NO_EPOCH, TV2, ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import (
+    NO_EPOCH,
+    TV2,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+)
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import child_of
 
@@ -23,7 +28,7 @@ from stablelog.wire.extension.children import child_of
 def event_of_end_request(
     table: TransactionTable,
     transactional_id: str,
-    txn: Transaction,
+    txn: TransactionMetadata,
     shown: ProducerIdAndEpoch,
     *,
     commit: bool,

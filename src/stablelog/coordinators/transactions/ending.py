@@ -24,7 +24,7 @@ from stablelog.coordinators.transactions.transaction import (
     NO_SEQUENCE,
     TV1,
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
 )
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
@@ -90,7 +90,7 @@ class TransactionEnder:
     def decide(
         self,
         transactional_id: str,
-        txn: Transaction,
+        txn: TransactionMetadata,
         state: TransactionState,
         draft: Draft,
         *,
@@ -98,7 +98,7 @@ class TransactionEnder:
         raise_epoch: bool,
         owner_may_ask: bool,
         commit_sequence: int | None = None,
-    ) -> Transaction:
+    ) -> TransactionMetadata:
         """Decide the end of a transaction: add the record of the decision, and the order to write its markers.
 
         Args:
@@ -133,7 +133,7 @@ class TransactionEnder:
         if raise_epoch:
             previous_producer_id = client.producer_id
             last_producer_epoch = client.producer_epoch if owner_may_ask else NO_EPOCH
-        value = Transaction(
+        value = TransactionMetadata(
             txn.producer_id,
             marker_epoch,
             txn.timeout_ms,
@@ -161,12 +161,12 @@ class TransactionEnder:
         self._table.put(transactional_id, value, draft.records)
         return value
 
-    def _ends(self, txn: Transaction) -> LogEnds:
+    def _ends(self, txn: TransactionMetadata) -> LogEnds:
         # The lookup of thousands of end offsets takes half the time if the partitions of a topic follow each other.
         partitions = txn.partitions.in_order
         return LogEnds.from_offsets(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
-    def marker_order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
+    def marker_order(self, transactional_id: str, txn: TransactionMetadata) -> MarkerOrder:
         """Return the order to write the markers of a decided transaction into its partitions."""
         assert txn.state.is_decided
         return MarkerOrder(
@@ -187,7 +187,7 @@ class TransactionEnder:
     def end(
         self,
         transactional_id: str,
-        txn: Transaction,
+        txn: TransactionMetadata,
         event: TransactionEvent,
         draft: Draft,
         *,
@@ -216,7 +216,9 @@ class TransactionEnder:
             commit_sequence=commit_sequence,
         )
 
-    def fence(self, transactional_id: str, txn: Transaction, draft: Draft, *, owner_may_ask: bool) -> None:
+    def fence(
+        self, transactional_id: str, txn: TransactionMetadata, draft: Draft, *, owner_may_ask: bool
+    ) -> None:
         """Abort the open transaction and raise the epoch, so that the producer's requests with its epoch are refused.
 
         With `owner_may_ask`, the producer can learn the new epoch by InitProducerId.
@@ -251,13 +253,13 @@ class TransactionEnder:
         )
 
 
-def completed_state(txn: Transaction, state: TransactionState, now_ms: int) -> Transaction:
+def completed_state(txn: TransactionMetadata, state: TransactionState, now_ms: int) -> TransactionMetadata:
     """Return the state that a decided transaction has after all its markers are written.
 
     The new state keeps the fields that are needed to answer a repeated request.
     """
     assert state.is_complete
-    return Transaction(
+    return TransactionMetadata(
         *txn.client,
         txn.timeout_ms,
         state,

@@ -18,7 +18,7 @@ from stablelog.coordinators.transactions.records import (
     encode_transaction,
     read_idle_head,
 )
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 
 DECODED_MAX: Final = 1000  # The number of idle ids that are also kept decoded.
 
@@ -28,7 +28,7 @@ class IdleIds:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._decoded: OrderedDict[str, Transaction] = OrderedDict()
+        self._decoded: OrderedDict[str, TransactionMetadata] = OrderedDict()
         self._owners: dict[int, str] | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -37,7 +37,7 @@ class IdleIds:
     def __len__(self) -> int:
         return len(self._values)
 
-    def get(self, transactional_id: str) -> Transaction | None:
+    def get(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the decoded state of an idle id; None if the id is not idle."""
         txn = self._decoded.get(transactional_id)
         if txn is None and transactional_id in self._values:
@@ -49,7 +49,7 @@ class IdleIds:
         """Return the encoded value of an idle id's record; None if the id is not idle."""
         return self._values.get(transactional_id)
 
-    def put(self, transactional_id: str, txn: Transaction, value: bytes) -> None:
+    def put(self, transactional_id: str, txn: TransactionMetadata, value: bytes) -> None:
         """Add an idle id as the most recently used one.
 
         Args:
@@ -118,13 +118,13 @@ class IdleIds:
         heads = ((key, self.head(key)) for key in candidates)
         return next((key for key, head in heads if head and head.producer_id == producer_id), None)
 
-    def _keep_decoded(self, transactional_id: str, txn: Transaction) -> None:
+    def _keep_decoded(self, transactional_id: str, txn: TransactionMetadata) -> None:
         self._decoded[transactional_id] = txn
         if len(self._decoded) > DECODED_MAX:
             self._decoded.popitem(last=False)
 
 
-def idle_value(txn: Transaction, value: bytes) -> bytes:
+def idle_value(txn: TransactionMetadata, value: bytes) -> bytes:
     """Return the encoded state under which `IdleIds` keeps an id.
 
     Args:

@@ -28,7 +28,7 @@ from stablelog.coordinators.transactions.transaction import (
     TV2,
     TWO_PHASE_TIMEOUT_MS,
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
 )
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.transaction_groups import TRANSACTIONAL_ID_SIZE_MAX
@@ -111,7 +111,7 @@ class Initialization:
             answer = InitAnswer(code_for_version(ErrorCode(refused.code), api_version, INIT_KNOWS_FENCED))
         return draft.decision(answer)
 
-    def import_id(self, transactional_id: str, held: Transaction, *, now_ms: int) -> Decision[None]:
+    def import_id(self, transactional_id: str, held: TransactionMetadata, *, now_ms: int) -> Decision[None]:
         """Add a transactional id that the default group has held for this group. Its producer keeps its id and epoch.
 
         Args:
@@ -122,7 +122,7 @@ class Initialization:
         assert not held.state.is_open
         assert transactional_id not in self._table
         draft = Draft(now_ms)
-        value = Transaction(
+        value = TransactionMetadata(
             *held.client,
             held.timeout_ms,
             TransactionState.EMPTY,
@@ -167,7 +167,7 @@ class Initialization:
         txn = self._table.get(transactional_id)
         if txn is None:
             client = self._ending.first_identity(transactional_id, draft.records)
-            txn = Transaction(*client, timeout_ms, TransactionState.EMPTY, update_ms=draft.now_ms)
+            txn = TransactionMetadata(*client, timeout_ms, TransactionState.EMPTY, update_ms=draft.now_ms)
             self._table.put(transactional_id, txn, draft.records)
             return InitAnswer(ErrorCode.none, *client)
         owner = asked is not None
@@ -185,7 +185,7 @@ class Initialization:
         return InitAnswer(ErrorCode.concurrent_transactions)
 
     def _new_incarnation(
-        self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
+        self, transactional_id: str, txn: TransactionMetadata, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
         """Assign the next epoch to a producer whose transactional id has no open transaction.
 
@@ -201,7 +201,7 @@ class Initialization:
         client = (
             txn.client if reserved and not owner else self._ending.next_identity(txn.client, draft.records)
         )
-        value = Transaction(
+        value = TransactionMetadata(
             *client,
             timeout_ms,
             TransactionState.EMPTY,
@@ -214,7 +214,7 @@ class Initialization:
         return InitAnswer(ErrorCode.none, *client)
 
     def _keep_open(
-        self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
+        self, transactional_id: str, txn: TransactionMetadata, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
         """Let a new producer of a transactional id keep the id's open transaction (KIP-939).
 
@@ -236,7 +236,7 @@ class Initialization:
         return InitAnswer(ErrorCode.none, *client, txn.producer_id, txn.producer_epoch)
 
 
-def _repeated_answer(transactional_id: str, txn: Transaction, *, keep: bool) -> InitAnswer:
+def _repeated_answer(transactional_id: str, txn: TransactionMetadata, *, keep: bool) -> InitAnswer:
     """Return the answer to a repeated request: the response to the first one was lost, or the request has arrived
     twice.
 

@@ -17,14 +17,18 @@ from stablelog.coordinators.transactions.marker_orders import REPAIR, MarkerOrde
 from stablelog.coordinators.transactions.recovery import markers_for
 from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 
 
 def with_partitions(
-    transactional_id: str, txn: Transaction, wanted: frozenset[TopicPartition], version: int, now_ms: int
-) -> Transaction:
+    transactional_id: str,
+    txn: TransactionMetadata,
+    wanted: frozenset[TopicPartition],
+    version: int,
+    now_ms: int,
+) -> TransactionMetadata:
     """Return the transaction with the partitions in `wanted` added; `txn` itself if it has them all.
 
     If no transaction is open, this begins one.
@@ -48,7 +52,7 @@ def with_partitions(
         )
     if txn.state is state and wanted <= txn.partitions:
         return txn
-    return Transaction(
+    return TransactionMetadata(
         txn.producer_id,
         txn.producer_epoch,
         txn.timeout_ms,
@@ -138,7 +142,11 @@ class Reconciliation:
         return True
 
     def _adopt_later(
-        self, transactional_id: str, txn: Transaction, target: TopicPartition, found: TransactionInPartition
+        self,
+        transactional_id: str,
+        txn: TransactionMetadata,
+        target: TopicPartition,
+        found: TransactionInPartition,
     ) -> bool:
         """Adopt an open transaction for a producer whose last transaction is decided.
 

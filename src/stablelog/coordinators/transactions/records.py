@@ -46,7 +46,7 @@ from stablelog.coordinators.record_fields import (
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
 from stablelog.coordinators.transactions.partition_set import PartitionSet, encode_partitions
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import TV2, Transaction
+from stablelog.coordinators.transactions.transaction import TV2, TransactionMetadata
 from stablelog.errors import refuse_unknown_version
 from stablelog.types import TopicPartition
 from stablelog.varint import encode_uvarint
@@ -62,7 +62,7 @@ TRANSACTION_VALUE: Final = "the state of a transactional id"
 GROUP_STATE_VALUE: Final = "the state of a transaction group"
 GROUP_VALUE_VERSION: Final = 0
 
-# By tag: the field of `Transaction` and its encoding. A field is written if it does not have its default value.
+# By tag: the field of `TransactionMetadata` and its encoding. A field is written if it does not have its default value.
 TAGS: Final = {
     0: ("previous_producer_id", INT64),
     1: ("next_producer_id", INT64),
@@ -160,13 +160,13 @@ def encode_group(state: TransactionGroupState) -> bytes:
 
 _VERSION: Final = INT16.pack(VALUE_VERSION)
 _WRITTEN: Final = [
-    (tag, layout, None if tag == LAST_EPOCH_TAG else Transaction._field_defaults[field])
+    (tag, layout, None if tag == LAST_EPOCH_TAG else TransactionMetadata._field_defaults[field])
     for tag, (field, layout) in TAGS.items()
 ]
 _numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In the order of the tags.
 
 
-def encode_transaction(txn: Transaction) -> bytes:
+def encode_transaction(txn: TransactionMetadata) -> bytes:
     """Encode the state of a transactional id, in version 1."""
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is TransactionState.EMPTY:
@@ -247,7 +247,7 @@ def read_idle_head(value: bytes) -> IdleHead:
     return IdleHead(producer_id, TransactionState(state), update_ms)
 
 
-def decode_transaction(value: bytes) -> Transaction:
+def decode_transaction(value: bytes) -> TransactionMetadata:
     """Read the state of a transactional id.
 
     Raises:
@@ -269,7 +269,7 @@ def decode_transaction(value: bytes) -> Transaction:
         for tag, (field, layout) in TAGS.items()
         if tag in tags
     }
-    txn = Transaction(
+    txn = TransactionMetadata(
         producer_id,
         producer_epoch,
         timeout_ms,
@@ -295,7 +295,7 @@ def _read_partitions(reader: FieldReader) -> list[TopicPartition]:
     return found
 
 
-def _with_kafkas_epochs(txn: Transaction) -> Transaction:
+def _with_kafkas_epochs(txn: TransactionMetadata) -> TransactionMetadata:
     """Add the epochs that a value written by Kafka does not contain. These epochs follow from Kafka's rules."""
     has_own_epoch = txn.transaction_version >= TV2
     if txn.state.is_decided:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.marker_orders import MarkerOrder, TransactionInPartition
 from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
-from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, Transaction
+from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, TransactionMetadata
 from stablelog.types import TopicPartition
 
 
@@ -57,7 +57,7 @@ class DecisionHistory:
         # one.
         self.end_rank = 0
 
-    def add_decision(self, transactional_id: str, value: bytes, txn: Transaction) -> None:
+    def add_decision(self, transactional_id: str, value: bytes, txn: TransactionMetadata) -> None:
         """Add the record of a decision to the history."""
         rank = self.end_rank
         self.end_rank += 1
@@ -73,7 +73,7 @@ class DecisionHistory:
         self,
         partition: TopicPartition,
         producer_ids: set[int],
-        to_order: Callable[[Transaction], MarkerOrder],
+        to_order: Callable[[TransactionMetadata], MarkerOrder],
     ) -> dict[int, list[RankedMarkerOrder]]:
         """Remove the decisions for a partition from the history.
 
@@ -96,7 +96,7 @@ class DecisionHistory:
                     del self._partition_counts[rank], self._decisions[rank]
         return taken
 
-    def _decoded(self, rank: int) -> Transaction:
+    def _decoded(self, rank: int) -> TransactionMetadata:
         return decode_transaction(self._decisions[rank][1])
 
     def has_decision_in(self, partition: TopicPartition, producer_id: int) -> bool:

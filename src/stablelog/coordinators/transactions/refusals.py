@@ -4,7 +4,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, TransactionMetadata
 from stablelog.errors import RefusedError
 
 # InitProducerId returns PRODUCER_FENCED from this version on, and INVALID_PRODUCER_EPOCH below it.
@@ -47,7 +47,9 @@ def code_for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
     return code_without_fenced(code)
 
 
-def fenced_refusal(transactional_id: str, shown: ProducerIdAndEpoch, txn: Transaction) -> RefusedError:
+def fenced_refusal(
+    transactional_id: str, shown: ProducerIdAndEpoch, txn: TransactionMetadata
+) -> RefusedError:
     """Return the error for a request whose producer epoch is not the current one of the transactional id."""
     return RefusedError(
         ErrorCode.producer_fenced,
@@ -56,7 +58,9 @@ def fenced_refusal(transactional_id: str, shown: ProducerIdAndEpoch, txn: Transa
     )
 
 
-def id_mapping_refusal(transactional_id: str, shown: ProducerIdAndEpoch, txn: Transaction) -> RefusedError:
+def id_mapping_refusal(
+    transactional_id: str, shown: ProducerIdAndEpoch, txn: TransactionMetadata
+) -> RefusedError:
     """Return the error for a request whose producer id is not that of the transactional id."""
     return RefusedError(
         ErrorCode.invalid_producer_id_mapping,

@@ -36,7 +36,7 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import TransactionState
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.types import TopicPartition
 
 SEQUENCE_GAP: Final = 1_000_000  # how many commit sequences the lost broker may have assigned after the copy
@@ -65,8 +65,8 @@ class CommitLog:
     """
 
     group: str
-    states: dict[str, Transaction] = field(default_factory=dict)
-    commits: dict[tuple[str, int], Transaction] = field(default_factory=dict)
+    states: dict[str, TransactionMetadata] = field(default_factory=dict)
+    commits: dict[tuple[str, int], TransactionMetadata] = field(default_factory=dict)
     accepted: dict[tuple[int, int], int] = field(default_factory=dict)
     sequence_end: int = FIRST_SEQUENCE
     producer_ids_end: int = 0
@@ -94,7 +94,7 @@ class CommitLog:
                 else:
                     self._read_state(subject.transactional_id, decode_transaction(value))
 
-    def _read_state(self, transactional_id: str, txn: Transaction) -> None:
+    def _read_state(self, transactional_id: str, txn: TransactionMetadata) -> None:
         self.states[transactional_id] = txn
         self.sequence_end = max(self.sequence_end, txn.commit_sequence + 1)
         for producer_id in (txn.producer_id, txn.next_producer_id):
@@ -128,7 +128,7 @@ class Torn(NamedTuple):
     lost: tuple[TopicPartition, ...]
 
 
-def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, Transaction], bool]) -> list[Torn]:
+def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, TransactionMetadata], bool]) -> list[Torn]:
     """Return all transactions of commits that the object store has only in part, in the order of their commit
     sequences.
 
@@ -197,7 +197,7 @@ def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, 
     return records, Numbers(producer_ids_end, next_id, sequences)
 
 
-def _fenced(txn: Transaction, producer_id: int, now_ms: int) -> Transaction:
+def _fenced(txn: TransactionMetadata, producer_id: int, now_ms: int) -> TransactionMetadata:
     """Return a state of a transactional id in which its earlier producer gets an error with its next request."""
     if txn.state.is_decided:
         return txn._replace(
@@ -206,4 +206,4 @@ def _fenced(txn: Transaction, producer_id: int, now_ms: int) -> Transaction:
             previous_producer_id=-1,
             last_producer_epoch=-1,
         )
-    return Transaction(producer_id, 0, txn.timeout_ms, TransactionState.EMPTY, update_ms=now_ms)
+    return TransactionMetadata(producer_id, 0, txn.timeout_ms, TransactionState.EMPTY, update_ms=now_ms)

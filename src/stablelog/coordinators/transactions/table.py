@@ -39,7 +39,11 @@ from stablelog.coordinators.transactions.records import (
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.spare_ids import Barrier, SpareIds
 from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
-from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import (
+    NO_SEQUENCE,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+)
 from stablelog.types import TopicPartition
 
 # The maximum number of decisions that a checkpoint writes in one batch: pending ones, and ones from before the broker's
@@ -83,7 +87,7 @@ class TransactionTable:
         self._producer_ids = producer_ids
         self._spare_ids = SpareIds()
         self._marker_barrier = marker_barrier
-        self._live: dict[str, Transaction] = {}  # The ids with an open transaction.
+        self._live: dict[str, TransactionMetadata] = {}  # The ids with an open transaction.
         self._idle = IdleIds()
         self._latest_ms = 0  # The latest time in all replayed records.
         # By producer id: the transactional id that has it, if that id has an open transaction.
@@ -99,7 +103,7 @@ class TransactionTable:
 
     # -- looking up ----------------------------------------------------------------------------------------
 
-    def get(self, transactional_id: str) -> Transaction | None:
+    def get(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the state of a transactional id; None if the id is unknown."""
         txn = self._live.get(transactional_id)
         return self._idle.get(transactional_id) if txn is None else txn
@@ -112,17 +116,17 @@ class TransactionTable:
         """Return the ids without an open transaction."""
         return list(self._idle)
 
-    def require_state(self, transactional_id: str) -> Transaction:
+    def require_state(self, transactional_id: str) -> TransactionMetadata:
         """Return the state of a transactional id. The caller knows that the id exists."""
         txn = self.get(transactional_id)
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
 
-    def state_snapshot(self, transactional_id: str) -> Transaction | bytes | None:
+    def state_snapshot(self, transactional_id: str) -> TransactionMetadata | bytes | None:
         """Return a value by which `changed_ids` recognises the present state of an id; None if the id is unknown."""
         return self._live.get(transactional_id) or self._idle.value(transactional_id)
 
-    def changed_ids(self, snapshots: Mapping[str, Transaction | bytes]) -> list[str]:
+    def changed_ids(self, snapshots: Mapping[str, TransactionMetadata | bytes]) -> list[str]:
         """Return those of these ids whose state has changed since `state_snapshot` was called for them, or whose transaction
         the broker has refused a partition since.
         """
@@ -229,7 +233,7 @@ class TransactionTable:
 
     # -- changing ------------------------------------------------------------------------------------------
 
-    def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
+    def put(self, transactional_id: str, txn: TransactionMetadata, records: list[Record]) -> None:
         """Change the state of a transactional id, and add the record of the change to `records`."""
         self._change_count += 1
         before = self._live.pop(transactional_id, None)
@@ -257,7 +261,7 @@ class TransactionTable:
         self.abort_only.pop(transactional_id, None)
         records.append((transaction_key(transactional_id), None))
 
-    def is_abort_only(self, transactional_id: str, txn: Transaction) -> bool:
+    def is_abort_only(self, transactional_id: str, txn: TransactionMetadata) -> bool:
         """Whether the broker refused a partition to the producer's transaction, so that the producer can only abort."""
         return self.abort_only.get(transactional_id) == txn.client
 
@@ -281,7 +285,7 @@ class TransactionTable:
         """Note that a partition contains this producer id, which must not be handed out again."""
         self._producer_ids.space.skip_past(producer_id)
 
-    def _index_open_id(self, transactional_id: str, txn: Transaction) -> None:
+    def _index_open_id(self, transactional_id: str, txn: TransactionMetadata) -> None:
         """Add a transactional id with an open transaction to the dicts in which it is found by its producer id, its
         timeout and its decision.
         """
@@ -294,7 +298,7 @@ class TransactionTable:
             if txn.commit_sequence != NO_SEQUENCE:
                 self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
 
-    def _unindex_open_id(self, transactional_id: str, txn: Transaction) -> None:
+    def _unindex_open_id(self, transactional_id: str, txn: TransactionMetadata) -> None:
         """Remove a transactional id with an open transaction from the dicts in which it is found by its producer id,
         its timeout and its decision.
         """
@@ -312,7 +316,7 @@ class TransactionTable:
 
     # -- time ----------------------------------------------------------------------------------------------
 
-    def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, Transaction]]:
+    def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, TransactionMetadata]]:
         """Yield open transactions that have timed out, at most `count_max`. The caller ends each of them."""
         for transactional_id in self._timeouts.pop_due(now_ms, count_max):
             yield transactional_id, self._live[transactional_id]

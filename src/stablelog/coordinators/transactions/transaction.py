@@ -23,7 +23,7 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_epoch: int
 
 
-class Transaction(NamedTuple):
+class TransactionMetadata(NamedTuple):
     """The state of a transactional id.
 
     Attributes:
@@ -105,7 +105,7 @@ class Transaction(NamedTuple):
         """The later one of `update_ms` and `start_ms`."""
         return max(self.start_ms, self.update_ms)
 
-    def with_clamped_times(self, now_ms: int) -> "Transaction":
+    def with_clamped_times(self, now_ms: int) -> "TransactionMetadata":
         """Return the same state, in which times later than `now_ms` are `now_ms`."""
         return self._replace(start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.responses import RetriableError, check
-from stablelog.client.topics import Topic, by_topic
+from stablelog.client.topics import TopicDescription, by_topic
 from stablelog.types import TopicPartition
 
 
@@ -22,7 +22,7 @@ class CreatedTopic(NamedTuple):
     partition_count: int
 
 
-def list_topics(cluster: Cluster, *, internal: bool = False) -> Steps[dict[str, Topic]]:
+def list_topics(cluster: Cluster, *, internal: bool = False) -> Steps[dict[str, TopicDescription]]:
     """Return the topics that the user may describe, by name.
 
     Args:
@@ -36,7 +36,7 @@ def list_topics(cluster: Cluster, *, internal: bool = False) -> Steps[dict[str, 
     return {name: found[name] for name in sorted(found) if internal or not found[name].is_internal}
 
 
-def describe_topic(cluster: Cluster, name: str) -> Steps[Topic]:
+def describe_topic(cluster: Cluster, name: str) -> Steps[TopicDescription]:
     """Return a topic: its id, and its partitions with their leaders.
 
     Raises:

@@ -29,7 +29,7 @@ from stablelog.coordinators.transactions.ending import TransactionEnder
 from stablelog.coordinators.transactions.joint.records import JointState
 from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import Transaction
+from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.wire.extension.children import JointName, child_of
 
 # The number of children of a joint commit, or of other transactions, that one decision ends.
@@ -118,7 +118,7 @@ class AcceptedChildren:
 
 
 def end_child(
-    ending: TransactionEnder, transactional_id: str, txn: Transaction, state: JointState, draft: Draft
+    ending: TransactionEnder, transactional_id: str, txn: TransactionMetadata, state: JointState, draft: Draft
 ) -> None:
     """Decide the commit of an open child of a joint commit.
 

@@ -16,7 +16,7 @@ from stablelog.coordinators.transactions.joint.records import JointState
 from stablelog.coordinators.transactions.refusals import abort_only_refusal
 from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, Transaction
+from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, TransactionMetadata
 from stablelog.errors import RefusedError
 from stablelog.wire.extension.children import Child, JointName, child_of
 
@@ -35,7 +35,7 @@ class CheckedChildren:
     """
 
     state: JointState
-    snapshots: dict[str, Transaction | bytes] = field(default_factory=dict)
+    snapshots: dict[str, TransactionMetadata | bytes] = field(default_factory=dict)
     opened: list[str] = field(default_factory=list)
     identities: list[tuple[int, int]] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class ChildChecks:
         state = self._joints.get(child.name)
         return child.version <= state.last_version or _lost_version(child, state)
 
-    def check_child(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
+    def check_child(self, name: JointName, version: int, shown: ChildShown) -> TransactionMetadata:
         """Check that the joint commit can commit a child, and return the child's state.
 
         Raises:

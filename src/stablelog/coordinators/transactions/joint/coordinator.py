@@ -50,7 +50,7 @@ from stablelog.coordinators.transactions.joint.records import FOR_EVER, NO_ORDER
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
-from stablelog.coordinators.transactions.transaction import TV2, Transaction
+from stablelog.coordinators.transactions.transaction import TV2, TransactionMetadata
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import Child, JointName, child_id, child_of
@@ -396,7 +396,7 @@ class JointCommits:
         self._attempt_count += 1
         attempt = f"{self._attempt_prefix}.{self._attempt_count}"
         transactional_id = child_id(name.key, version, "", OFFSETS_PART, attempt, group=name.group)
-        txn = Transaction(
+        txn = TransactionMetadata(
             *self._ending.first_identity(transactional_id, draft.records),
             OFFSETS_TIMEOUT_MS,
             TransactionState.ONGOING,
