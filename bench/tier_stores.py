@@ -26,7 +26,7 @@ from bench.loads import MB, PATIENCE_S, QUIET, Topic, fill, producer_of
 from bench.many_partitions import processor_s
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.types import ObjectRange
 
 MIB = 1 << 20

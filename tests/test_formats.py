@@ -236,7 +236,7 @@ def test_each_kind_of_object_has_an_example():
 def test_the_example_is_read_as_a_partition():
     """A read-committed reader finds the aborted transaction of the first segment, by the objects in the document alone."""
     from stablelog.batch.header import headers_in
-    from stablelog.env.objects.store import ObjectStore
+    from stablelog.env.objects.retrying_store import ObjectStore
     from stablelog.testing.sim_objects import SimObjects
     from stablelog.tier.chain import ChainName, LinkKind, decode_link
     from stablelog.tier.index_object import IndexKind, indexes_of

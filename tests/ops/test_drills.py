@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.names import REMOTE_MANIFEST_FILE
 from stablelog.testing.sim_disk import SimDisk

@@ -14,7 +14,7 @@ from stablelog.data_directory.catalog import CATALOG_FILE, read_catalog
 from stablelog.data_directory.incomplete_restore import RESTORING_FILE, read_restoring
 from stablelog.data_directory.meta_properties import META_FILE
 from stablelog.data_directory.settings_file import META_LINE, SETTINGS_FILE
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, UsageError
 from stablelog.log.files.names import COMMIT_SUFFIXES, REMOTE_MANIFEST_FILE, RESTORED_FILE, VIEW_START_FILE
 from stablelog.log.files.partition_metadata import METADATA_FILE

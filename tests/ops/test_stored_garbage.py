@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, FencedError
 from stablelog.ops.stored_garbage import delete_garbage, find_garbage, store_time_ms
 from stablelog.testing.sim_objects import SimObjects, StoreFaults

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stablelog.batch.header import headers_in
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.ops import stored_partitions
 from stablelog.ops.stored_partitions import Verification, measure_partition

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from stablelog.env.objects.requests import check_key
+from stablelog.env.objects.attempts import check_key
 from stablelog.tier.names import (
     INDEXES,
     LOG,

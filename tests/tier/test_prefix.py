@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, StoreError, UnknownFormatError, UsageError
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import LinkKind, encode_link

@@ -12,7 +12,7 @@ from stablelog.cli.output import FINDINGS, counted, fail, print_done, print_json
 from stablelog.env.objects.check import TRIALS
 from stablelog.env.objects.check import check as check_promises
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.ops import stored_garbage
 from stablelog.ops.stored_garbage import Garbage, find_garbage, store_time_ms

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.data_directory.settings_file import Dynamic, encode_settings
 from stablelog.env.disk import Disk
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import ObjectMissingError, UsageError
 from stablelog.ops.restore_plan import RestorePlan, make_plan
 from stablelog.ops.restore_report import GroupAhead, Report

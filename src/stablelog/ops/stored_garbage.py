@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from stablelog.env.objects.requests import StoredObject
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.attempts import StoredObject
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.tier.chain import LINK
 from stablelog.tier.deletion import is_segment_or_part, named_keys

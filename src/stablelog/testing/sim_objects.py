@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.requests import (
+from stablelog.env.objects.attempts import (
     ExistsError,
     MissingError,
     RejectedError,

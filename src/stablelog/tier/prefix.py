@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import (
     DamageError,
     ObjectExistsError,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from functools import partial
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from tests.broker.desk import batch, opened
 from tests.broker.jump import JumpLoop
 

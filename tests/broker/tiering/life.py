@@ -18,7 +18,7 @@ from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer as BatchProducer
 from stablelog.embedded import LOG_FILE
 from stablelog.env.local_disk import LocalDisk
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.chain import LinkKind, decode_link

@@ -8,7 +8,7 @@ import random
 
 from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.log.files.epochs import EPOCH_FILE
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.partition_metadata import METADATA_FILE

@@ -16,8 +16,8 @@ import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.coordinators.consumer_groups.records import encode_group_key
-from stablelog.env.objects.requests import UnclearError
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.attempts import UnclearError
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import StoreError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock

@@ -10,7 +10,7 @@ import pytest
 
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.store import PART_SIZE
+from stablelog.env.objects.retrying_store import PART_SIZE
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.cut_points import cut_points

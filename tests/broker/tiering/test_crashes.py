@@ -17,7 +17,7 @@ from operator import attrgetter
 import pytest
 
 from stablelog.batch.header import headers_in
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, StoreError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.ops.restore import restore
 from stablelog.spark import count
 from stablelog.testing.sim_disk import SimDisk

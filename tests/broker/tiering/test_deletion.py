@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from stablelog.env.objects.requests import RejectedError
+from stablelog.env.objects.attempts import RejectedError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.names import INDEXES

@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.env.objects import opening
-from stablelog.env.objects.store import Patience
+from stablelog.env.objects.retrying_store import Patience
 from stablelog.testing.s3 import S3Fault, serve_s3
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.tiering.desk import copy, log_of, tiered, write_segments

@@ -22,7 +22,7 @@ NAMES = ["InternalError", "SlowDown-1", "NoSuchBucket", "a..b", "InternalErrorSl
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:20])
 def test_a_topic_of_any_name_is_copied_read_restored_and_deleted(name, monkeypatch):
     # Each object is uploaded in several parts, as a large segment is.
-    monkeypatch.setattr("stablelog.env.objects.store.PART_SIZE", 50)
+    monkeypatch.setattr("stablelog.env.objects.retrying_store.PART_SIZE", 50)
     monkeypatch.setattr("stablelog.tier.deletion.LATE_S", 0)
     with serve_s3() as s3:
         reach(s3, monkeypatch)

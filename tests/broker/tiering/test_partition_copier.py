@@ -14,7 +14,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.tiering.copy_throttle import CopyThrottle
 from stablelog.broker.tiering.partition_copier import PUBLISHED_AFTER_S
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.store import PART_SIZE, Patience
+from stablelog.env.objects.retrying_store import PART_SIZE, Patience
 from stablelog.errors import StoreError
 from stablelog.testing.s3 import S3Fault, serve_s3
 from stablelog.testing.sim_disk import SimulatedCrash
@@ -194,7 +194,7 @@ def test_faults_of_s3_lose_nothing(counts, monkeypatch):
     for fault, count in zip(S3_FAULTS, itertools.cycle(counts), strict=False):
         # An object of one part is uploaded by one put.
         part_size = 50 if fault.kind in UPLOADED else PART_SIZE
-        monkeypatch.setattr("stablelog.env.objects.store.PART_SIZE", part_size)
+        monkeypatch.setattr("stablelog.env.objects.retrying_store.PART_SIZE", part_size)
         with serve_s3() as s3:
             world = World(SimpleNamespace(objects=s3.objects, now_s=time.monotonic, sleep=time.sleep))
             world.start(open_store("s3://bucket", PATIENT, allow_http=True, options=s3.options))

@@ -10,8 +10,8 @@ from stablelog.broker.loop.tasks import Tasks
 from stablelog.broker.monitoring.damage_log import DamageLog
 from stablelog.broker.tiering.range_cache import RangeCache
 from stablelog.broker.tiering.remote_reads import THREADS, RemoteReads
-from stablelog.env.objects.requests import MissingError, RejectedError, TooShortError
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.attempts import MissingError, RejectedError, TooShortError
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, NotLoadedError, StoreError, UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk

@@ -15,7 +15,7 @@ from stablelog.broker.tiering.copy_plans import TopicCopyPlan
 from stablelog.broker.tiering.copy_throttle import CopyThrottle
 from stablelog.broker.tiering.partition_copier import PartitionCopier
 from stablelog.broker.tiering.remote_storage import RemoteStorage
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimulatedCrash

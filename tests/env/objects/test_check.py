@@ -2,10 +2,10 @@
 
 import pytest
 
+from stablelog.env.objects.attempts import StoredObject, TooShortError
 from stablelog.env.objects.check import TRIALS, check, require_conditions
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.requests import StoredObject, TooShortError
-from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.env.objects.retrying_store import ObjectStore, Patience
 from stablelog.errors import StablelogError, StoreError
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import SimObjects, StoreFaults

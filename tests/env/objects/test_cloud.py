@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.env.objects import cloud
-from stablelog.env.objects.requests import MissingError, RejectedError, UnclearError
+from stablelog.env.objects.attempts import MissingError, RejectedError, UnclearError
 
 URL = "s3://bucket/prefix"
 OPTIONS = {

@@ -12,7 +12,7 @@ from peers import object_stores
 from peers.object_stores import NotAvailableError
 from stablelog.env.objects.check import check, require_conditions
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.env.objects.retrying_store import ObjectStore, Patience
 from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StablelogError
 from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import HOSTILE, SimObjects

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from stablelog.env.objects import cloud
+from stablelog.env.objects.attempts import SlowError, UnclearError
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.requests import SlowError, UnclearError
-from stablelog.env.objects.store import PART_SIZE_MIN, RANGE_SIZE_MIN, ObjectStore, Patience
+from stablelog.env.objects.retrying_store import PART_SIZE_MIN, RANGE_SIZE_MIN, ObjectStore, Patience
 from stablelog.env.objects.window import IDLE_S, LONG_S, QUICK_S, RATE_MAX, RATE_MIN, TransferWindow
 from stablelog.errors import DamageError, StoreError
 from stablelog.testing.s3 import serve_s3

@@ -32,7 +32,7 @@ from stablelog.broker.tiering.remote_tiers import RemoteTiers
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics.topic_files import TopicFiles
 from stablelog.data_directory.settings_file import Dynamic, encode_settings
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, RefusedError, StablelogError, named
 from stablelog.log.partition import Partition
 from stablelog.tier.names import RemotePartition

@@ -30,7 +30,7 @@ from stablelog.tier.segment_bytes import check_proof
 from stablelog.types import ObjectRange
 
 if TYPE_CHECKING:
-    from stablelog.env.objects.store import ObjectStore
+    from stablelog.env.objects.retrying_store import ObjectStore
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from stablelog.broker.tiering.store_failures import StoreFailures
 from stablelog.env.objects.check import require_conditions
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import (
     FencedError,
     ObjectExistsError,

@@ -17,7 +17,7 @@ from stablelog.broker.tiering.commit_files import commit_files
 from stablelog.broker.tiering.copy_throttle import CopyThrottle, run_at_half_speed
 from stablelog.broker.tiering.metadata_topic import MetadataTopic
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.compaction.aborted_data import Rewritten, without_aborted
 from stablelog.log.files.epochs import LeaderEpochs

@@ -21,7 +21,7 @@ from stablelog.log.partition import Partition, Slice
 if TYPE_CHECKING:
     from stablelog.broker.tiering.copy_passes import CopyPasses
     from stablelog.broker.tiering.remote_tiers import RemoteTiers
-    from stablelog.env.objects.store import ObjectStore
+    from stablelog.env.objects.retrying_store import ObjectStore
 
 STOP_S = 3.0  # At a stop of the broker, no request to the store begins after this time.
 # In the data directory. Apache Kafka 3.6 and later ignores a directory of this name, and only of this name.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.env.objects.window import MIB
 from stablelog.errors import DamageError, ObjectExistsError, ObjectMissingError, StablelogError, StoreError
 

@@ -17,7 +17,7 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.requests import (
+from stablelog.env.objects.attempts import (
     ExistsError,
     MissingError,
     RejectedError,

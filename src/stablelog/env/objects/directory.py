@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.direct_file import write_new
-from stablelog.env.objects.requests import (
+from stablelog.env.objects.attempts import (
     ExistsError,
     MissingError,
     RejectedError,
@@ -27,6 +26,7 @@ from stablelog.env.objects.requests import (
     UnclearError,
     UploadPace,
 )
+from stablelog.env.objects.direct_file import write_new
 from stablelog.errors import NothingStoredError
 
 UNFINISHED = ".unfinished"

@@ -3,8 +3,8 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from stablelog.env.objects.requests import StoreRequests
-from stablelog.env.objects.store import ObjectStore, Patience
+from stablelog.env.objects.attempts import StoreRequests
+from stablelog.env.objects.retrying_store import ObjectStore, Patience
 from stablelog.errors import UsageError, did_you_mean
 
 CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure")

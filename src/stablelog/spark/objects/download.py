@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.types import ObjectRange, RangeProof
 
 RANGE_SIZE: Final = 8 << 20

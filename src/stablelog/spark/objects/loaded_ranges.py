@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import ObjectMissingError
 from stablelog.spark.objects.parallel_requests import map_parallel
 from stablelog.tier.segment_bytes import check_proof

@@ -5,7 +5,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from stablelog.batch.header import CRC_START
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.objects.download import downloaded

@@ -5,7 +5,7 @@ from typing import Final
 
 from stablelog.env.malloc import keep_freed, use_arenas
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.spark.options import StoreSettings
 
 KEPT_SIZE: Final = 16 << 20  # The bytes of freed ranges that a process keeps at most, for its next ranges.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from weakref import WeakSet
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import ObjectExistsError, StoreError, UnavailableError
 from stablelog.spark.objects.parallel_requests import map_parallel
 from stablelog.spark.planning import ReadersPins

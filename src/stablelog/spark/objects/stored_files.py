@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stablelog.batch.header import BatchHeader, crc_holds, headers_in, read_header
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn

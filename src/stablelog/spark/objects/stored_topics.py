@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import NothingStoredError, ObjectMissingError, UsageError
 from stablelog.spark.objects.kafka_tiers.layouts import KNOWN, LAYOUTS, layout_of
 from stablelog.spark.objects.kafka_tiers.topics import KafkaTopics

@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from stablelog.commit_order.stored_view import StoredOrder
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.restored import Restored
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex

@@ -13,7 +13,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, Buffer
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.segments.proof import LENGTH, LENGTH_AT
 from stablelog.spark.kernels import decode as k

@@ -9,7 +9,7 @@ from typing import Any, Final
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.commits import Commits
 from stablelog.commit_order.stored_view import StoredOrder
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.model import Slice
 from stablelog.spark.objects.download import proven_parts

@@ -12,7 +12,7 @@ Aiven-Open/tiered-storage-for-apache-kafka.
 from collections.abc import Collection
 from typing import Any, Final
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, in_words
 from stablelog.json_text import parse_json
 from stablelog.spark.objects.kafka_tiers.names import AivenPartition, Upload, aiven_topic_of

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.spark.objects.kafka_tiers.aiven import Aiven
 from stablelog.spark.objects.kafka_tiers.local_tiered import LocalTiered
 from stablelog.spark.objects.kafka_tiers.names import (

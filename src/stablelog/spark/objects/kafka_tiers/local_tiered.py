@@ -10,7 +10,7 @@ Source: LocalTieredStorage.java, RemoteLogSegmentFileset.java, RemoteTopicPartit
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.spark.objects.kafka_tiers.names import LocalPartition, Upload, local_partition_of, uploads_of

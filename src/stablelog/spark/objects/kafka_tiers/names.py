@@ -22,8 +22,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from stablelog.env.objects.requests import StoredObject
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.attempts import StoredObject
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.tier.names import RemotePartition, id_of_text, text_of_id
 
 ROOT: Final = "kafka-tiered-storage"

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, UsageError, adding_path
 from stablelog.log.indexes.transaction_index import ENTRY, VERSION, TransactionIndex
 from stablelog.log.producer_state.snapshots import decode_snapshot

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.search.batches import WALK_READ_SIZE, seek, walk

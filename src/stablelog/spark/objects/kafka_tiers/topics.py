@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from stablelog.env.objects.store import ObjectStore
+from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UsageError
 from stablelog.log.files.epochs import LeaderEpochs
 from stablelog.spark.objects.kafka_tiers.layouts import Layout

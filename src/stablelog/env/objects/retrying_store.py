@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from stablelog.env.disk import Buffer
-from stablelog.env.objects.requests import (
+from stablelog.env.objects.attempts import (
     ExistsError,
     MissingError,
     RejectedError,

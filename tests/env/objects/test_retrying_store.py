@@ -10,10 +10,10 @@ import time
 import pytest
 
 from stablelog.env.objects import cloud
+from stablelog.env.objects.attempts import MissingError, RejectedError, UnclearError
 from stablelog.env.objects.cloud import CloudRequests
 from stablelog.env.objects.opening import open_store
-from stablelog.env.objects.requests import MissingError, RejectedError, UnclearError
-from stablelog.env.objects.store import PART_SIZE, ObjectStore, Patience
+from stablelog.env.objects.retrying_store import PART_SIZE, ObjectStore, Patience
 from stablelog.errors import ObjectExistsError, ObjectMissingError, StoreError, UsageError
 from stablelog.testing.s3 import S3Fault, serve_s3
 from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
