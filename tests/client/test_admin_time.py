@@ -107,7 +107,10 @@ def test_each_method_has_a_call():
         area for area in vars(admin).values() if inspect.isclass(area) and admin.AdminArea in area.__bases__
     ]
     methods = {
-        f"{area.__name__.lower()}.{name}" for area in areas for name in vars(area) if not name.startswith("_")
+        f"{area.__name__.removesuffix('Admin').lower()}s.{name}"
+        for area in areas
+        for name in vars(area)
+        if not name.startswith("_")
     }
     assert methods == CALLS.keys()
 
@@ -157,7 +160,7 @@ def test_a_broker_may_work_on_a_change_until_the_deadline():
             return Connection()
             yield
 
-        def left_s(self, now):
+        def time_left_s(self, now):
             return 120.0 - now
 
         def retrying(self, _what, attempt):

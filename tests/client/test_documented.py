@@ -16,7 +16,7 @@ from tests.secured import PASSWORD, USER, secured
 # The modules that run the other blocks.
 OTHERS = (
     "tests.client.copier",
-    "tests.client.blocking.test_admin",
+    "tests.client.test_admin",
     "tests.client.test_outcomes",
     "tests.testing.test_pytest_plugin",
 )

@@ -249,8 +249,8 @@ def test_a_record_that_is_larger_than_a_batch_should_be_comes_alone():
 @pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
 def test_confluent_kafka_reads_what_was_encoded_and_would_have_sent_it_there(stablelog_broker, codec):
     """librdkafka checks the CRC, unpacks, and finds keys in the partitions where its own murmur2 puts them."""
-    from confluent_kafka import BlockingProducer as TheirProducer
     from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Producer as TheirProducer
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic, count, partitions = unique("encoded"), 500, 3

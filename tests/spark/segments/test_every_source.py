@@ -143,7 +143,7 @@ def test_the_aborted_transactions_of_any_range_are_those_of_a_linear_scan(places
         by_first = sorted(wanted, key=lambda txn: txn[1])
         assert [txn[:3] for txn in places.local.aborted(start, end)] == wanted
         for remote, loaded in ((places.log.remote, places.log.loaded), (places.early, places.early_loaded)):
-            found, is_complete = places.loading(loaded, lambda at=remote, a=start, z=end: at.aborted(a, z))
+            found, is_complete = places.loading(loaded, lambda at=remote, a=start, z=end: at.aborted_in(a, z))
             assert [txn[:3] for txn in found] == wanted
             assert is_complete or remote is places.early
         for files in (places.files, places.stored, places.kafka):
