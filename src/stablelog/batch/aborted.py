@@ -31,10 +31,12 @@ class AbortedFilter:
         self._ended: dict[int, int] = {}  # by producer id: the offset of the producer's last abort marker
 
     def add(self, aborted: Aborted, first_offset: int) -> None:
-        """Add the aborted transactions that a Fetch response lists. The batches of the response begin at
-        `first_offset`.
+        """Add the aborted transactions that a Fetch response lists. A transaction is ignored if it was added before, or
+        if its abort marker is before `first_offset`.
 
-        Transactions that were added before, or whose abort marker is before `first_offset`, are ignored.
+        Args:
+            aborted: the aborted transactions of the response.
+            first_offset: the offset at which the batches of the response begin.
         """
         for producer_id, begun, *ended in aborted:
             entry = (begun, producer_id)

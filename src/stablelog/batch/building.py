@@ -46,8 +46,11 @@ class BatchBuilder:
         timestamp_ms: int,
         size_max: int,
     ) -> int:
-        """Add a record, and return its size in bytes. Return 0 and add nothing if the records would have more than
-        `size_max` bytes; the first record is always added.
+        """Add a record to the batch, if the records then have at most `size_max` bytes. The first record is always
+        added.
+
+        Returns:
+            The size of the added record in bytes; 0 if it was not added.
         """
         size, count, base, latest = self.state
         if not count:
@@ -64,7 +67,7 @@ class BatchBuilder:
         return added
 
     def build(self, codec: Codec) -> bytearray:
-        """Return the bytes of the batch, without a producer: `batch.stamping` writes the producer into it."""
+        """Return the bytes of the batch. They do not name a producer yet, because `batch.stamping` writes it later."""
         size, count, base, latest = self.state
         assert count, "a batch of no records"
         del self._body[size:]

@@ -58,8 +58,10 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
 
 
 def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records of the batch one at a time, to save memory. If the records do not match the header, DamageError
-    is raised, perhaps after some of them.
+    """Yield the records of a batch one at a time, to save memory.
+
+    Raises:
+        DamageError: the records do not match the header. Some of them may have been yielded before.
     """
     return walk_decompressed(decompress(header.codec, memoryview(batch)[HEADER.size : header.size]), header)
 
@@ -97,7 +99,7 @@ def walk_decompressed(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
 
 
 def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: int | None) -> bytes:
-    """Build a copy of a batch with only these records, of which there must be at least one.
+    """Return the bytes of a copy of a batch that has only these records, of which there must be at least one.
 
     Args:
         header: the header of the original batch.

@@ -81,7 +81,9 @@ assert HEADER.size == 61
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. Attributes with `last` in their names are inclusive; those with `next` are exclusive."""
+    """The header of one batch. A value with `last` in its name is inclusive: the last offset is that of the last
+    record. A value with `next` in its name is the one after it.
+    """
 
     base_offset: int
     batch_length: int
@@ -222,8 +224,9 @@ def assemble(header: BatchHeader, packed: bytes) -> bytes:
 
 
 def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
-    """Build a batch without records that takes the offsets [start, end), at most `EMPTY_COUNT_MAX` of them. Clients
-    skip these offsets, as those of a batch that compaction has emptied.
+    """Build a batch without records that takes the offsets [start, end), or only the first `EMPTY_COUNT_MAX` of them if
+    there are more. Clients skip the offsets of such a batch. They also do so for a batch whose records compaction has
+    removed.
     """
     count = min(end - start, EMPTY_COUNT_MAX)
     return assemble(BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, 0), b"")

@@ -106,7 +106,17 @@ def prove(data: bytes, count: int) -> Proven:
 
 
 def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
-    """Prove the records as `prove` does. Each step of the generator takes about a millisecond."""
+    """Prove the records as `prove` does, but in steps, so that the caller can serve other requests between two of them.
+
+    Yields:
+        None after each step, which takes about a millisecond.
+
+    Returns:
+        What the proof has learnt about the records, as `prove` returns it.
+
+    Raises:
+        DamageError: as `prove`.
+    """
     keyless, time_size = NO_RECORD, 1
     number = at = 0
     search = (
@@ -177,7 +187,8 @@ def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, 
     another form or that is not valid, and before more than PORTION headers.
 
     Returns:
-        The number and the position of the next record, the number of headers, and the two values of `Proven`.
+        Five values: the number of the next record; its position; how many headers were passed; and, for the records
+        that were passed, the two fields of `Proven`, `keyless` and `time_size`.
     """
     keyless, time_size, header_count, begin, twice = NO_RECORD, 1, 0, at, 2 * number
     try:
@@ -294,8 +305,17 @@ def _after_long(data: bytes, at: int, end: int, number: int) -> int:
 
 
 def _read_size(data: bytes, at: int, end: int, number: int, what: str) -> tuple[int, int, int]:
-    """Read the length field of a key, a value or a header. Return the length, and the beginning and the end of the
-    bytes that follow. The length of a null is -1.
+    """Read the length field of a key, a value or a header.
+
+    Args:
+        data: the decompressed records of the batch.
+        at: the position of the length field.
+        end: the end of the record, exclusive.
+        number: the number of the record, for error messages.
+        what: the name of the field, for error messages.
+
+    Returns:
+        Three values: the length, or -1 for a null; and the beginning and the end of the bytes that follow.
     """
     size, at = _read_int(data, at, end, number)
     if not -1 <= size <= end - at:
@@ -346,8 +366,8 @@ def _read_head(data: bytes, begin: int, number: int) -> _Head:
 
 
 def _after_headers(data: bytes, at: int, head: _Head, count: int, number: int, places: list[int]) -> int:
-    """Prove `count` headers from `at` on, and return their end. If the record has few headers, append the positions of
-    their lengths to `places`.
+    """Prove `count` headers of a record, which begin at `at`, and return the position after them. If the record has few
+    headers, also append the positions of their lengths to `places`, because `_run_length` needs them.
 
     Raises:
         DamageError: a header is not valid.
@@ -364,8 +384,9 @@ def _after_headers(data: bytes, at: int, head: _Head, count: int, number: int, p
 
 
 def _read_headers(data: bytes, at: int, head: _Head, count: int, number: int, places: list[int]) -> int:
-    """Decode `count` headers from `at` on, and return their end. Append the positions of their lengths to `places`, up
-    to some more than _PLACES_MAX.
+    """Decode `count` headers of a record, which begin at `at`, and return the position after them. Also append the
+    positions of their lengths to `places`. When `places` has more than _PLACES_MAX positions, no further ones are
+    appended.
 
     Raises:
         DamageError: a header is not valid.
@@ -383,8 +404,8 @@ def _read_headers(data: bytes, at: int, head: _Head, count: int, number: int, pl
 
 
 def _run_length(data: bytes, number: int, count: int, head: _Head, header_places: list[int]) -> int:
-    """Count the records from record `number` on that are proven by comparison with it: they have the same size and the
-    same structure. The record itself is counted.
+    """Return how many records from record `number` on are proven by comparison with it, because they have the same size
+    and the same structure. Record `number` itself is counted, so the result is at least 1.
 
     Args:
         data: the decompressed records of the batch.
@@ -430,9 +451,14 @@ def _run_length(data: bytes, number: int, count: int, head: _Head, header_places
 
 
 def _delta_columns(number: int, head: _Head) -> tuple[bytes, ...]:
-    """Return the expected bytes of the offset deltas from record `number` on, as a column for each byte that changes
-    within the run. The columns end where the number of bytes changes, or another byte. No columns if the offset delta
-    of the record is longer than necessary.
+    """Return the bytes that the offset deltas of the records from `number` on must have, so that many records can be
+    compared at once.
+
+    Returns:
+        A column for each byte of an offset delta that changes from record to record. The first byte of a column belongs
+        to record `number`, the next byte to the next record, and so on. The columns end before the first record whose
+        offset delta has another size, or differs in a byte without a column. The tuple is empty if the offset delta of
+        record `number` is encoded with more bytes than necessary.
     """
     if head.key_size - head.delta != len(encode_varint(number)):
         return ()

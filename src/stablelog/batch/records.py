@@ -73,7 +73,7 @@ def read_headers(data: bytes, at: int) -> tuple[list[Header], int]:
     count, at = read_varint(data, at)
     if not 0 <= count <= len(data) - at:
         raise DamageError(
-            f"a record has {count} headers in {len(data) - at} bytes at the most, which is impossible"
+            f"a record says that it has {count} headers, but only {len(data) - at} bytes are left for them"
         )
     found: list[Header] = []
     for _ in range(count):
@@ -143,8 +143,18 @@ def encode_batch(
 ) -> bytes:
     """Encode a batch of these records, with consecutive offsets from `base_offset` on.
 
-    `position_count` is only for a commit marker in a commit-ordered topic. The marker takes this number of offsets, one
-    for each record of its transaction, in addition to its own.
+    Args:
+        records: the records, at least one. Their own offsets are ignored.
+        base_offset: the offset of the first record.
+        leader_epoch: the leader epoch in the header.
+        codec: the compression codec of the records.
+        producer_id: the producer of the batch; NO_PRODUCER for none.
+        producer_epoch: the epoch of the producer; -1 without a producer.
+        base_sequence: the sequence number of the first record; NO_SEQUENCE for none.
+        transactional: whether the batch belongs to a transaction of the producer.
+        extra_attributes: further bits of the attributes in the header.
+        position_count: only for a commit marker in a commit-ordered topic. The marker takes this number of offsets, one
+            for each record of its transaction, in addition to its own.
     """
     records = list(records)
     assert records, "a batch of no records"
@@ -250,12 +260,20 @@ def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, byt
 def find_by_time(
     batch: Buffer, timestamp_ms: int, start_offset: int, *, position: int = 0
 ) -> tuple[int, int] | None:
-    """Return (offset, timestamp) of the first record in a batch with this timestamp and this offset, or later ones;
-    None if there is none.
+    """Find the first record of a batch that has this timestamp or a later one, and this offset or a later one.
 
-    If the records cannot be decoded, or only with a long delay of other requests, return the batch's first offset and
-    greatest timestamp instead. A reader that begins at this offset misses no record. Records may be invalid if the
-    broker did not prove them (`stablelog.produce.proof`).
+    The records may not be decodable, because the broker did not prove them (`stablelog.produce.proof`), or decoding
+    them may delay other requests for long. Then the batch's first offset and greatest timestamp are returned instead. A
+    reader that begins at this offset misses no record.
+
+    Args:
+        batch: a buffer that has the whole batch.
+        timestamp_ms: the least timestamp.
+        start_offset: the least offset.
+        position: the position of the batch in the buffer.
+
+    Returns:
+        (offset, timestamp) of the record; None if there is none.
     """
     header = read_header(batch, position)
     records = decode_if_small(batch, position)

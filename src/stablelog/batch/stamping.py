@@ -12,8 +12,15 @@ _PRODUCER_POSITION = HEADER.size - 4 - _PRODUCER.size
 def stamp_producer(
     batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
 ) -> int:
-    """Write producer id, producer epoch, base sequence and the attribute `transactional` into a batch, and compute its
-    CRC.
+    """Write producer id, producer epoch and base sequence into a batch, set its attribute `transactional`, and compute
+    its CRC.
+
+    Args:
+        batch: the bytes of the batch, which are changed in place.
+        producer_id: the id of the producer.
+        producer_epoch: the epoch of the producer.
+        base_sequence: the sequence number of the first record.
+        transactional: whether the batch belongs to a transaction.
 
     Returns:
         How many sequence numbers the batch uses: one for each offset.

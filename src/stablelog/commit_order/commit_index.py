@@ -158,8 +158,8 @@ class CommitIndex(IndexRows):
     # -- sealed ------------------------------------------------------------------------------------------------
 
     def open_sealed(self, segment: Summary) -> bool:
-        """Open the index of a sealed segment from its files. Return False if they are incomplete or belong to another
-        segment.
+        """Open the index of a sealed segment from its files. Return True if it is open now; False if the files are
+        incomplete or belong to another segment.
 
         Args:
             segment: the summary of the segment.

@@ -59,9 +59,9 @@ def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int,
     transactions, whose beginning retention has removed, are left out.
 
     Yields:
-        The number of the first extent of a range, the number after its last one, and an entry or None. A long
-        transaction, and a run of batches outside transactions, is a range of its own, with its entry. None stands for a
-        range of several short transactions.
+        For each range, the number of its first extent, the number after its last extent, and an entry or None. A long
+        transaction has a range for itself, and so has a run of batches outside transactions: the third value is then
+        its entry. None means that the range has the extents of several short transactions.
     """
     while place < len(index):
         place_end = min(place + ENTRIES_AT_ONCE, len(index))
@@ -83,7 +83,19 @@ def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int,
 
 
 def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
-    """Return the kind of an entry: `SHORT`, `TORN`, or for all others the entry's own number."""
+    """Return the kind of an entry, by which neighbours of the same kind are grouped.
+
+    Args:
+        number: the number of the entry among those that are looked up together.
+        producer_id: the producer id of the entry; NO_PRODUCER for a run of batches outside transactions.
+        has_lost_first: whether the transaction began before the log start offset, so that its first batches are
+            deleted.
+        extent_count: the number of extents of the entry.
+
+    Returns:
+        `SHORT` for a transaction with fewer than LONG_COUNT extents; `TORN` for one that has lost its beginning. For a
+        long transaction, and for a run of batches outside transactions, the entry's `number`, which no other entry has.
+    """
     if producer_id == NO_PRODUCER:
         return number
     if has_lost_first:

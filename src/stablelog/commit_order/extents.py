@@ -196,7 +196,14 @@ class Extents:
 
 
 def with_positions(rows: Buffer, start: int, leader_epoch: int) -> bytes:
-    """Return a copy of encoded extents, with `start` added to each position, and with this leader epoch."""
+    """Return a copy of encoded extents, with the positions and the leader epoch that are known since the commit of
+    their transaction.
+
+    Args:
+        rows: the encoded extents. Their positions count from 0, because they were encoded before the commit.
+        start: the position of the transaction's first record in commit order, which is added to each position.
+        leader_epoch: the leader epoch of the commit marker, which replaces that of each extent.
+    """
     base_offsets = array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
     longs = array("q", bytes(rows))
     longs[0::4] = _big_endian(base_offsets)
@@ -206,7 +213,8 @@ def with_positions(rows: Buffer, start: int, leader_epoch: int) -> bytes:
 
 
 def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int]":
-    """Return one field of all rows of a file, as an array of numbers. The rows have the numbers in big-endian order.
+    """Return one field of all rows of a file, as an array of numbers in the machine's byte order. In the rows, the
+    numbers have big-endian byte order.
 
     Args:
         typecode: the type of the numbers, as in `array`.

@@ -98,7 +98,9 @@ class FetchAssembler:
 
     @property
     def needs_one(self) -> bool:
-        """Whether the next batch is added even if it is larger than the room, because the response is empty."""
+        """Whether the next batch must be added even if it is larger than the room, because the response has no batch
+        yet and the reader has asked for at least one.
+        """
         return self._wants_one and self.end == self.start
 
     @property
@@ -227,7 +229,7 @@ class FetchAssembler:
         log.will_need(asked_begin, asked_end - asked_begin)
 
     def _add(self, data: memoryview, batches: ExtentColumns) -> bool:
-        """Add batches of which each has an extent of its own. Return whether the response has room for more."""
+        """Add batches of which each is alone in its extent. Return True if the response has room for more batches."""
         if not batches.lengths:
             return True
         if max(batches.lengths) <= SMALL_LENGTH_MAX:
@@ -241,7 +243,17 @@ class FetchAssembler:
         return True
 
     def _add_alike(self, data: memoryview, batches: ExtentColumns, *, are_small: bool) -> bool:
-        """Add batches that are all small or all large."""
+        """Add batches that are all small or all large. Small batches are copied into one buffer; of a large batch, the
+        response refers to the bytes in `data`.
+
+        Args:
+            data: the mapped log file, or bytes from the object store, which have the batches.
+            batches: the batches, each alone in its extent.
+            are_small: whether the batches are small.
+
+        Returns:
+            True if all batches were added and the response has room for more; False if the response is full.
+        """
         room = min(self.room, self._copied_room) if are_small else self.room
         size, has_room = batches.size, True
         if size > room:
@@ -328,13 +340,14 @@ def split_extents(
     """Split shared extents, which have several batches, into extents of one batch each.
 
     Args:
-        data: the log file.
-        extents: the extents.
-        start: batches that end before this position are left out.
+        data: the bytes of the log file.
+        extents: the extents, of which some may be shared.
+        start: a position in commit order. Batches that end before it are left out.
 
     Returns:
-        The batches, and the error about a damaged batch or None. If the headers in an extent contradict each other, it
-        is unknown which of them is damaged: then only the batches of earlier extents are returned.
+        Two values: the batches, and the error about a damaged batch; None in its place if no batch is damaged. With an
+        error, only the batches before the damaged one are returned. If the headers in an extent contradict each other,
+        it is unknown which of them is damaged: then only the batches of earlier extents are returned.
     """
     unpack, pack = LOOKED_AT.unpack_from, PREFIX.pack
     found = ExtentColumns(extents.segment, [], [], [], [])
@@ -378,7 +391,9 @@ def split_extents(
 
 
 def _before_damage(segment: Segment, batches: ExtentColumns) -> tuple[ExtentColumns, DamageError | None]:
-    """Return the batches before the first one that is known to be damaged, and the error about that batch."""
+    """Return the batches before the first one that is known to be damaged, and the error about the damaged batch. If no
+    batch is known to be damaged, return all batches, and None instead of the error.
+    """
     for place, (begin, end) in enumerate(zip(batches.begins, batches.ends, strict=True)):
         try:
             segment.check_undamaged(begin, end)

@@ -34,14 +34,18 @@ class FirstSequence(NamedTuple):
 
 
 def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
-    """Encode the content of the file."""
+    """Return the content of the file: the version, the number of rows, the rows, and a CRC, each in a line of text."""
     lines = [f"{VERSION}", f"{len(rows)}", *(f"{row.base_offset} {row.commit_sequence}" for row in rows)]
     text = "".join(f"{line}\n" for line in lines).encode()
     return text + f"{crc32c(text):08x}\n".encode()
 
 
 def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
-    """Decode the content of the file. Raises DamageError if it is damaged or has another version."""
+    """Decode the content of the file. Return its rows in the order of the file; there is at least one.
+
+    Raises:
+        DamageError: the file is damaged, or has another version.
+    """
     lines = content.decode(errors="replace").split("\n")
     pairs = [line.split(" ") for line in lines[2:-2]]
     if not all(len(pair) == 2 and all(map(str.isdecimal, pair)) for pair in pairs):

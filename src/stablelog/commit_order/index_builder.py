@@ -128,7 +128,9 @@ class IndexBuilder:
                     _add_batch(known, segment, position, header)
 
     def forget_deleted(self) -> list[CommitIndex]:
-        """Close the indexes of segments that retention has deleted, and return them."""
+        """Close the indexes of segments that retention has deleted, and remove them from `indexes`. Return the removed
+        ones.
+        """
         first = self._partition.segments()[0].base_offset
         self._first_sequence = self.sequence_before(first)
         gone = [index for index in self.indexes if index.base_offset < first]

@@ -103,13 +103,19 @@ class Entry(NamedTuple):
         return CommittedRange(self.start, self.end, sequence, self.latest_ms)
 
     def is_torn(self, log_start: int) -> bool:
-        """Whether the transaction is torn: retention has removed its beginning. Readers get no record of it."""
+        """Return whether the transaction is torn, so that readers get no record of it: retention has removed its
+        beginning, because the transaction began before the log start offset `log_start`. A run of batches outside
+        transactions is never torn.
+        """
         return not self.is_outside and self.first_offset < log_start
 
     @property
     def is_long(self) -> bool:
-        """Whether the transaction has at least LONG_COUNT extents. Positions in its extents then count from 0, and
-        their leader epoch is 0: a reader adds the start position and the leader epoch of this entry.
+        """Whether the transaction has at least LONG_COUNT extents.
+
+        The extents of such a transaction were written before the start position and the leader epoch of its commit were
+        known. Their positions count from 0, and their leader epoch is 0. A reader therefore adds the start position of
+        this entry to the positions, and takes the leader epoch from this entry.
         """
         return self.extent_count >= LONG_COUNT
 

@@ -61,10 +61,10 @@ class IndexRows:
         return Entry(*self.entries[place])
 
     def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return the columns first_offset, producer_id, extent_first and extent_count of the entries with the numbers
-        [first, end).
+        """Return four lists with one field each of the entries with the numbers [first, end): their first offsets,
+        their producer ids, the numbers of their first extents, and the numbers of extents that they have.
 
-        An `Entry` object for each entry would cost more time than all work with its fields.
+        Lists are returned because an `Entry` object for each entry would cost more time than all work with its fields.
         """
         rows = self.entries.between(first, end)
         return (
@@ -99,7 +99,9 @@ class IndexRows:
             end = first
 
     def _first_offsets(self, first: int, end: int) -> list[int]:
-        """Return the log offsets at which the transactions of entries begin; `NOTHING` for a run outside transactions."""
+        """Return, for each entry with a number in [first, end), the log offset at which its transaction begins;
+        `NOTHING` for a run of batches outside transactions.
+        """
         first_offsets, producer_ids, _, _ = self.entries_between(first, end)
         return [
             NOTHING if producer_id == NO_PRODUCER else offset

@@ -50,7 +50,9 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
 
 
 def _is_whole(disk: Disk, index: CommitIndex) -> bool:
-    """Open a sealed commit index. Return False if its files are incomplete or belong to another segment."""
+    """Open a sealed commit index. Return True if its files are complete; False if they are incomplete or belong to
+    another segment.
+    """
     with contextlib.suppress(FileNotFoundError, DamageError):
         summary = Summary.decode(disk.read_bytes(index.path(SUMMARY)))
         return index.open_sealed(summary)
@@ -69,7 +71,10 @@ def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
 
 
 def _steps(disk: Disk, segment: SegmentName, log: File) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges of a log file to search, from its end backwards. Each range begins with a batch."""
+    """Yield the byte ranges of a log file to search for the last commit marker, as (begin, end). The first range is at
+    the end of the file, and each further one is directly before the one that was yielded last. Each range begins with a
+    batch.
+    """
     try:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))
     except FileNotFoundError:

@@ -65,8 +65,10 @@ class StoredOrder:
 
     @property
     def _start_offset(self) -> int:
-        """The first position that can be read. The log start offset may be less: a transaction is torn only if it began
-        before that.
+        """The first position in commit order that can be read.
+
+        This is not always the log start offset, which may be less. The log start offset decides which transactions are
+        torn: those that began before it.
         """
         return max(self._remote.start_offset, self._view_start)
 
@@ -109,8 +111,13 @@ class StoredOrder:
     def transactions(
         self, start: int, end: int, count_max: int, *, with_outside: bool
     ) -> list[CommittedRange]:
-        """Return the first `count_max` transactions with positions in [start, end). With `with_outside`, also runs of
-        records outside transactions.
+        """Return the first transactions with positions in [start, end), in commit order.
+
+        Args:
+            start: the first position.
+            end: the end of the positions, exclusive.
+            count_max: how many to return at most.
+            with_outside: whether to also return runs of records outside transactions.
         """
         found = (one.committed for one in self.entries(start, end) if with_outside or not one.is_outside)
         return list(itertools.islice(found, count_max))

@@ -94,7 +94,9 @@ class TieredIndexes:
                 yield self.whole_index(self.local[place])
 
     def whole_index(self, index: CommitIndex) -> IndexRows:
-        """Return a local index; or its copy in the store, if the local index lacks the beginning of a transaction."""
+        """Return an index that has all transactions of a local index: the local index itself or, if it lacks the
+        beginning of a transaction, its copy in the store.
+        """
         commits = self._copy_of(index)
         return index if commits is None else RemoteIndex(self.remote_view, commits)
 
@@ -148,7 +150,7 @@ class TieredIndexes:
     @property
     def latest_sequence(self) -> int:
         """The greatest commit sequence of the log; -1 if there is none. While the list of remote segments is not
-        loaded, that of the local log.
+        loaded, only the commits in local segments count.
         """
         latest = self.local[-1].latest_sequence
         if self._partition.remote is not None:

@@ -172,13 +172,16 @@ def _verify_index(
 def _faults(
     entries: list[Entry], extents: list[BatchExtent], said: _Contents, walk: LogWalk
 ) -> Iterator[str]:
-    """Describe each fault in the entries or extents of a commit index.
+    """Find the faults in the entries or extents of a commit index.
 
     Args:
         entries: the entries of the commit index of one segment.
         extents: the extents of the same index.
         said: the contents of this segment according to its log file, which the entries have to match.
         walk: the batch headers of the log.
+
+    Yields:
+        A description of each fault, in words.
     """
     for one, following in pairwise(entries):
         if following.start < one.end:

@@ -125,7 +125,8 @@ class CommitOrder:
         return {producer_id: one.extents.record_count for producer_id, one in self._builder.open.items()}
 
     def first_needed_offset(self) -> int:
-        """Return the first log offset of the transactions that the view contains or that are open.
+        """Return the first log offset that the view needs: the least one among the start of the view, the offsets at
+        which transactions of the view begin, and those at which open transactions begin.
 
         If the view begins within a segment whose commit index is only in the store, transactions before the start of
         the view count, too.
@@ -151,15 +152,17 @@ class CommitOrder:
         return log_start
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the first log offset of the transactions that are open, or whose markers are at or after `end_offset`.
-        The result is at most `end_offset`.
+        """Return the least log offset at which one of these transactions begins: those that are open, and those whose
+        markers are at or after `end_offset`. Return `end_offset` if there is none that begins before it.
         """
         needed = [one.first_offset for one in self._builder.open.values()]
         needed += [index.least_first_offset for index in self.indexes if index.base_offset >= end_offset]
         return min([end_offset, *needed])
 
     def whole_from(self, position: int) -> int:
-        """Return a position. If it is in the middle of a transaction, return the position after this transaction."""
+        """Return the first position, from `position` on, that is not in the middle of a transaction: `position` itself,
+        or the position after the transaction that contains it.
+        """
         entry = next(self._entries_from(position), None)
         if entry is None or entry.is_outside or entry.start >= position:
             return position
@@ -230,8 +233,8 @@ class CommitOrder:
         return response.slice()
 
     def _assemble(self, response: FetchAssembler) -> bool:
-        """Add batches in commit order to a response until it is full. Return whether it has all batches up to the end
-        of the view.
+        """Add batches in commit order to a response until it is full. Return True if the response has reached the end
+        of the view, so that no batch was left out.
         """
         log_start = self._tiers.log_start
         for index in self._tiers.indexes_from(response.start):
@@ -264,10 +267,12 @@ class CommitOrder:
         return add_stored_run(response, self._partition.remote, entry)
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position with a commit at this time or later, in steps (see `log.search.times.Lookup`).
+        """Find the first position with a commit at this time or later. A record outside transactions counts with its
+        own timestamp.
 
-        A record outside transactions counts with its own timestamp. The result is (position, time, leader epoch); None
-        if there is no such commit or record.
+        Returns:
+            A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,
+            leader epoch); None if there is no such commit or record.
         """
         return (
             yield from look_up_in_steps(
@@ -313,8 +318,11 @@ class CommitOrder:
         return None
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position of the latest commit, in steps (see `log.search.times.Lookup`). The result is (position,
-        time, leader epoch); None if the view is empty.
+        """Find the first position of the latest commit.
+
+        Returns:
+            A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,
+            leader epoch); None if the view is empty.
         """
         start = self.start_offset
         remote = self._tiers.remote_commits(start)

@@ -95,7 +95,19 @@ def encode_catalog(
     topics: Iterable[ListedTopic],
     deleted: Iterable[DeletedTopic] = (),
 ) -> bytes:
-    """Encode the list of topics as JSON. Its last member is a CRC over the other members."""
+    """Encode the list of topics as JSON. Its last member is a CRC over the other members.
+
+    Args:
+        cluster_id: the id of the cluster.
+        leader_epoch: the leader epoch of the last start of the broker.
+        established_epoch: the leader epoch of the first start at which every partition had all files of stablelog; None
+            before that start: see `Catalog`.
+        topics: the topics.
+        deleted: the deleted topics that may still have objects in the object store.
+
+    Returns:
+        The content of `cluster.json`.
+    """
     listed = list(topics)
     others: dict[str, Any] = {
         "cluster_id": cluster_id,

@@ -34,8 +34,12 @@ Offsets = dict[TopicPartition, int]
 
 
 def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
-    """Decode the offsets in the checkpoint at `path`, by partition. An empty file has none, because Kafka creates the
+    """Return the offsets in a checkpoint, by partition. There are none if the file is empty, because Kafka creates the
     file before it writes it.
+
+    Args:
+        content: the content of the file.
+        path: the path of the file, for error messages.
 
     Raises:
         UnknownFormatError: a later release has written the file.
@@ -135,12 +139,17 @@ class OffsetCheckpoint:
         self.write(self._encode_changed(known, self._change_count))
 
     def invalidate_changes(self) -> None:
-        """Invalidate the offsets that `changed_offsets` has returned, because they may name deleted partitions."""
+        """Make the offsets invalid that `changed_offsets` has returned, because they may name deleted partitions. A
+        later `write` of them does nothing.
+        """
         self._change_count += 1
 
     def changed_offsets(self, *, anyway: bool = False) -> "ChangedOffsets | None":
-        """Return the present offsets for `write`; None if the file has them already, unless `anyway`. May run in a
-        thread.
+        """Return the present offsets, for a later call of `write`. Return None if the file has the same offsets
+        already, so that no write is needed. A thread may call this.
+
+        Args:
+            anyway: whether to return the offsets even if the file has them.
         """
         # Read the change count before the offsets: if a partition is deleted during this call, the offsets are outdated
         # and must not be written.
@@ -155,8 +164,12 @@ class OffsetCheckpoint:
         return ChangedOffsets(offsets, encode_offset_checkpoint(offsets), change_count)
 
     def write(self, changed: "ChangedOffsets | None", *, durable: bool = False) -> None:
-        """Write offsets that `changed_offsets` has returned. Do nothing if they are outdated: later ones were written,
-        or partitions were deleted since.
+        """Write offsets that `changed_offsets` has returned. Do nothing if they are None, or if they are outdated
+        because later ones were written or partitions were deleted since.
+
+        Args:
+            changed: the offsets; None if the file has the present offsets already.
+            durable: whether this write must be durable on return, although not every write of this checkpoint must be.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.

@@ -43,7 +43,8 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
-    """Whether the last broker has stopped cleanly, because the file `path` exists. A damaged file counts, too.
+    """Return whether the last broker has stopped cleanly: it has if the file `path` exists, even if the file is
+    damaged.
 
     Raises:
         UnknownFormatError: a later release has written the file.

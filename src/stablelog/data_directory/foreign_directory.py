@@ -36,7 +36,8 @@ _PARTITION: Final = re.compile(r".+-\d+(?:\..+-(?:delete|stray))?")  # The name 
 
 
 def refuse_foreign_directory(disk: Disk, directory: Path) -> None:
-    """Refuse a directory that has files, but none that a broker has written. Hidden files do not count.
+    """Refuse a directory that has files, but none that a broker has written. Hidden files do not count, so that a
+    directory with only such files is accepted.
 
     Raises:
         UsageError: the directory is no data directory.

@@ -191,8 +191,15 @@ def _check_records(
 def _check_batch(
     path: Path, batch: Buffer, values: dict[int, ReadVersions], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the versions of the records in a batch. Records with the same first bytes of key and value as one in
-    `checked` are skipped. Committed offsets with tagged fields are all read.
+    """Check the versions of the records in a batch.
+
+    Args:
+        path: the path of the log file, for error messages.
+        batch: the bytes of the batch.
+        values: the versions that this release reads, by kind of record.
+        checked: the first bytes of key and value of the records that were checked before. A record with the same first
+            bytes is skipped, because its kind and version are the same. Only committed offsets with tagged fields are
+            never skipped: they are decoded as a whole.
     """
     has_tags = False
     for offset, key, value in record_heads(batch, 0, VERSION_SIZE):

@@ -106,7 +106,14 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise DamageError if a partition in `wanted` has no directory. `partitions` are those that have one."""
+    """Raise DamageError if one of the partitions of a topic has no directory.
+
+    Args:
+        directory: the data directory.
+        topic: the name of the topic.
+        partitions: the numbers of the partitions that have a directory.
+        wanted: the numbers of the partitions that must have one.
+    """
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
         gone = ", ".join(

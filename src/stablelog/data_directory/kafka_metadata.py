@@ -85,8 +85,13 @@ def _values(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _apply(topics: dict[str, ControllerTopic], names_by_id: dict[uuid.UUID, str], value: bytes) -> None:
-    """Apply one record of the controllers' log to `topics`. A record has a frame version, a kind, a version, and
-    fields.
+    """Apply one record of the controllers' log to the topics that were read so far. The value of a record consists of a
+    frame version, a kind, a version, and the fields of this kind.
+
+    Args:
+        topics: the topics by name, which the record may change.
+        names_by_id: the names of the topics by id, because some kinds of record name only the id.
+        value: the value of the record.
     """
     try:
         _, at = read_uvarint(value, 0)
@@ -126,13 +131,19 @@ def _uuid(data: bytes, at: int) -> uuid.UUID:
 
 
 def _int32s(data: bytes, at: int) -> tuple[int, ...]:
-    """Read a compact array of int32 at `at`: its length plus one, then the elements."""
+    """Return the numbers of the compact array of int32 that begins at `at`. In the bytes, a varint with the length plus
+    one stands before the elements.
+    """
     size, at = read_uvarint(data, at)
     return struct.unpack_from(f">{max(size - 1, 0)}i", data, at)
 
 
 def _text(data: bytes, at: int) -> tuple[str | None, int]:
-    """Read a compact string at `at`: its length plus one, 0 for null. Returns (text, position after it)."""
+    """Read the compact string that begins at `at`: its length plus one, or 0 for null, and then its bytes.
+
+    Returns:
+        Two values: the text, or None for null; and the position after it.
+    """
     size, at = read_uvarint(data, at)
     if size == 0:
         return None, at

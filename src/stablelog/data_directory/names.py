@@ -12,7 +12,9 @@ _PARTITION_DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})
 
 
 def partition_named(name: str) -> TopicPartition | None:
-    """Return the partition whose directory has this name; None if this is not the name of a partition's directory."""
+    """Return the topic and the number of the partition whose directory has this name; None if this is not the name of a
+    partition's directory.
+    """
     match = _PARTITION_DIRECTORY.fullmatch(name)
     return None if match is None else (match[1], int(match[2]))
 

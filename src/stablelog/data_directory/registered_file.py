@@ -123,7 +123,9 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
 
 
 def has_registered_file(kind: FileKind, disk: Disk, directory: Path) -> bool:
-    """Whether a data directory has the file, or has lost it."""
+    """Whether a data directory has the file, or had it and has lost it: `meta.properties` then still registers the
+    file.
+    """
     return disk.exists(directory / kind.name) or is_registered(kind, disk, directory)
 
 
@@ -207,7 +209,8 @@ class RegisteredFile(Generic[Content]):
             self._writer.write_atomic(self._meta, meta + separator + line)
 
     def store(self, content: bytes) -> None:
-        """Replace the content of the file, and register the file if needed. Durable on return.
+        """Replace the content of the file, and register the file in `meta.properties` if it is not registered yet. The
+        change is durable on return.
 
         Raises:
             RefusedError: the disk refused the write. The file has its old or its new content.
@@ -217,8 +220,8 @@ class RegisteredFile(Generic[Content]):
             self._writer.write_atomic(self.path, content, is_private=self._kind.is_private)
 
     def replace(self, content: bytes) -> None:
-        """Replace the content of a file that is registered already, directly on the disk. May run in a thread. Durable
-        on return.
+        """Replace the content of a file that is registered already, directly on the disk. The change is durable on
+        return. A thread may call this.
 
         Raises:
             DiskError: the disk refused the write. The file has its old or its new content.
@@ -227,7 +230,7 @@ class RegisteredFile(Generic[Content]):
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Convert a disk error to RefusedError, and log it."""
+        """Context that converts a disk error of its body to RefusedError, and logs it."""
         try:
             yield
         except DiskError as error:

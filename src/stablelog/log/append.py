@@ -257,6 +257,13 @@ def is_next(log: PlannedLog, header: BatchHeader, *, require_first_sequence_zero
 def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
     """Check batches that a follower has copied from another log. They keep their offsets and leader epochs.
 
+    Args:
+        batches: the bytes of the batches, one after the other.
+        end_offset: the end of this log, exclusive.
+
+    Returns:
+        The batches to write, in their order. An incomplete batch at the end of the bytes is left out.
+
     Raises:
         RefusedError: a batch begins before the end of this log.
         DamageError: the bytes are no batches, or a CRC does not match.
@@ -340,7 +347,7 @@ def plan_markers(
 
 
 def count_fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
-    """Count how many of the first batches fit into one segment. The result is at least 1.
+    """Return how many of these batches, counted from the first one, fit into one segment. The result is at least 1.
 
     A segment spans at most `relative_offset_max` offsets. This limit matters in commit-ordered topics, where one commit
     marker may take millions of offsets.

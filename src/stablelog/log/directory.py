@@ -67,16 +67,19 @@ class PartitionDirectory:
         return None
 
     def producers(self, offset: int) -> tuple[ProducerTable, Summary] | None:
-        """Read the `.producers` snapshot of an offset: the producer state there, and the summary of its segment up to
-        there. None if the file is missing or damaged.
+        """Read the `.producers` snapshot of an offset.
+
+        Returns:
+            Two values: the producer state at this offset, and the summary of the segment up to this offset. None if the
+            file is missing or damaged.
         """
         if offset not in self._producers:
             self._producers[offset] = self._read_producers(offset)
         return self._producers[offset]
 
     def read_progress(self, offset: int) -> Summary | None:
-        """Read the segment summary in the `.producers` snapshot of an offset: it describes the segment up to this
-        offset.
+        """Return the segment summary in the `.producers` snapshot of an offset, which describes the segment up to this
+        offset; None if the file is missing or damaged.
 
         The producer state of the snapshot is not kept in memory, because a partition may have thousands of snapshots.
         """
@@ -122,8 +125,8 @@ class PartitionDirectory:
         }
 
     def indexes_up_to(self, progress: Summary) -> tuple[bytes, ...] | None:
-        """Return the contents of the growing segment's indexes up to a snapshot; None if the index files do not match
-        the snapshot. Later entries in the files are left out.
+        """Return the contents of the growing segment's indexes up to a snapshot, in the order of INDEX_SUFFIXES. Later
+        entries in the files are left out. None if the index files do not match the snapshot.
 
         Args:
             progress: the segment summary from the `.producers` file of the snapshot.

@@ -149,7 +149,7 @@ class LogCompaction:
         return True
 
     def end_pass(self, work: Pass) -> None:
-        """Record how far a pass has come, after its last step."""
+        """Record up to which offset a pass has come, after its last step, so that the next pass can continue there."""
         self._partition.availability.check_open()
         if isinstance(work, RemovalPass):
             self._removed_to = max(self._removed_to, work.end_offset)

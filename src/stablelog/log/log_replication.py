@@ -35,6 +35,9 @@ class LogReplication:
         """Append batches of the leader's log with their offsets and leader epochs. The transaction index gets the same
         entries as the leader's.
 
+        Returns:
+            The offsets of the first and the last record that were appended.
+
         Raises:
             RefusedError: a batch begins before the end of this log. Nothing changed.
             DamageError: the bytes are no batches, or a CRC does not match. Nothing changed.
@@ -47,8 +50,11 @@ class LogReplication:
         return Appended(planned[0].header.base_offset, planned[-1].header.last_offset, -1)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Find where a leader epoch ends in this log: (epoch, end offset, exclusive) of the greatest known epoch up to
-        `leader_epoch`; (-1, -1) if there is none.
+        """Find where a leader epoch ends in this log.
+
+        Returns:
+            Two values, as of `LeaderEpochs.end_offset`: the greatest known epoch up to `leader_epoch`, and its end
+            offset, exclusive. (-1, -1) if `leader_epoch` is negative or greater than all known epochs.
 
         Raises:
             DamageError: the leader-epoch-checkpoint file contradicts the log.

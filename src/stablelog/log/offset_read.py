@@ -12,8 +12,16 @@ def read_from_offset(
 ) -> Slice:
     """Read whole batches from an offset on, as `Partition.read` does.
 
+    Args:
+        log: the open log.
+        start: the offset to read from.
+        size_max: the greatest size of the result in bytes.
+        isolation: the isolation level of the reader.
+        at_least_one: whether a first batch of more than `size_max` bytes is returned.
+
     Raises:
-        OffsetOutOfRangeError: `start` is before the log's start or after its end, or was lost with the disk of a broker.
+        OffsetOutOfRangeError: `start` is before the log's start or after its end, or was lost with the disk of a
+            broker.
         DamageError: an index that the read uses is damaged.
     """
     lost = None if log.restored is None else log.restored.lost_range(start)

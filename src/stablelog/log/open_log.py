@@ -37,6 +37,6 @@ class OpenLog(ViewedLog, Protocol):
         """Move the log start offset forward. The new offset is durable on return."""
 
     def reload(self, end_offset: int, cut: Callable[[], None]) -> None:
-        """Close the files, call `cut` to truncate the log files to `end_offset`, and recover the log from the files
-        that remain.
+        """Close the files of the log, call `cut`, which truncates the log files to `end_offset`, and recover the log
+        from the files that remain.
         """

@@ -57,6 +57,9 @@ def open_partition(
         listing: the current listing of the directory, if the caller has one. The directory must exist then.
         order: makes the view of a commit-ordered partition; None for a partition in offset order.
 
+    Returns:
+        The open partition, which the caller closes.
+
     Raises:
         DamageError: durable bytes are damaged or missing. No log file was changed.
         DiskError: the disk failed.

@@ -264,6 +264,9 @@ class Partition:
             are_records_checked: as in `log.append.plan_append`.
             checked_header: as in `log.append.plan_append`.
 
+        Returns:
+            The offsets that the log has assigned; those of the original batch if a client's batch is a duplicate.
+
         Raises:
             RefusedError: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
                 Nothing changed.
@@ -404,7 +407,9 @@ class Partition:
         self.start_offset = start_offset
 
     def reload(self, end_offset: int, cut: Callable[[], None]) -> None:
-        """Close the files, let `cut` truncate them to `end_offset`, and recover the log from the remaining files."""
+        """Close the files of the log, call `cut`, which truncates the log files to `end_offset`, and recover the log
+        from the files that remain.
+        """
         self._close_files()
         self.log.prepare_truncation(end_offset)
         cut()

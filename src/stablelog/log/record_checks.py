@@ -44,7 +44,7 @@ def needs_records(config: LogConfig) -> bool:
 
 def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> bool:
     """Check the records of a batch as `check_records` does, but only if this takes a few milliseconds at most. Return
-    whether the batch was checked.
+    True if they were checked; False if the check would take longer, so that the caller must call `check_records`.
 
     Raises:
         RefusedError: as `check_records`.
@@ -181,7 +181,9 @@ def _refused(code: ErrorCode, errors: Sequence[InvalidRecord], header: BatchHead
 
 
 def _error(record: RawRecord, topic: str, config: LogConfig, wall_ms: int) -> tuple[ErrorCode, str] | None:
-    """Return the error code and the reason if a record is not valid; None if it is valid."""
+    """Check the key and the timestamp of a record. Return (error code, reason in words) if the record is not valid;
+    None if it is valid.
+    """
     if config.is_compacted and record.key is None:
         why = f"the record has no key; topic {topic} is compacted, so each record needs a key"
         return ErrorCode.invalid_record, why

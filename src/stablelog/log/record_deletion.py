@@ -76,8 +76,8 @@ class RecordDeletion:
     # -- the start ---------------------------------------------------------------------------------------------
 
     def _move_view_start(self, start_offset: int) -> int:
-        """Move the start of the commit-ordered view forward to a position. Return the first log offset that readers of
-        the view need.
+        """Move the start of the commit-ordered view forward to a position. Return the first log offset that the log
+        must keep, because readers of the view need the batches from there on.
         """
         view, order = self._partition.view, self._order
         assert view is not None
@@ -102,8 +102,8 @@ class RecordDeletion:
             partition.move_start(start_offset)
 
     def _record_deletion(self, count: int) -> None:
-        """Record, before the first segments are deleted, what the commit-ordered view must know of them. Durable on
-        return.
+        """Record what the commit-ordered view must know of the first `count` segments, before they are deleted. The
+        record is durable on return.
         """
         partition = self._partition
         if count and partition.view is not None and self._order is not None:
@@ -111,11 +111,13 @@ class RecordDeletion:
             self._order.record_deletion(partition, partition.view, partition.log.segments[count].base_offset)
 
     def _expire_records_before(self, start_offset: int) -> int:
-        """Hide the records before an offset from readers, as retention demands. Return the first offset that the log
-        must keep: that of an open transaction or, in a commit-ordered partition, of a transaction that the view
-        contains.
+        """Hide the records before an offset from readers, because retention demands it.
 
-        A transaction whose marker is not durable counts as open, because a crash could remove the marker.
+        A transaction whose marker is not durable counts as open here, because a crash could remove the marker.
+
+        Returns:
+            The first offset that the log must keep. It may be less than `start_offset`, because the log keeps the open
+            transactions and, in a commit-ordered partition, also the transactions that the view contains.
         """
         view = self._partition.view
         if view is not None:
@@ -211,8 +213,9 @@ class RecordDeletion:
         return durable_count
 
     def remove_deleted(self, now_ms: int) -> list[File]:
-        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return these files, still open,
-        for the caller to close in a thread. After a DiskError, the next call continues.
+        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return the removed log files,
+        which are still open: the caller closes them in a thread, because this takes long. After a DiskError, the next
+        call continues.
         """
         self._partition.availability.check_open()
         return self._pending.purge(now_ms)

@@ -58,7 +58,7 @@ class RemoteView(Protocol):
         """
 
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
-        """Return the commit index of a segment: the bytes of its entries, and of its extents.
+        """Return the commit index of a segment as two buffers: the bytes of its entries, and the bytes of its extents.
 
         Raises:
             DamageError: the bytes in the store do not match the manifest.
@@ -89,7 +89,9 @@ class RemoteView(Protocol):
         """
 
     def finish_read(self, start: int, end: int) -> None:
-        """End a read of the positions [start, end) in commit order. The reader does not need these bytes again."""
+        """End a read of the positions [start, end) in commit order. The cache may drop these bytes, because the reader
+        does not need them again.
+        """
 
     def ranges_ahead(self, position: int) -> list[ObjectRange]:
         """Return the ranges of objects that a reader needs next, after a read that ended at this position."""
@@ -121,12 +123,20 @@ class RemoteTier(Protocol):
     def read(self, start: int, limit: int, size_max: int, *, at_least_one: bool) -> Slice:
         """Read whole batches from `start`, which is before `end_offset`. The result lists no aborted transactions.
 
+        Args:
+            start: the offset to read from.
+            limit: no record at or after this offset is returned.
+            size_max: the greatest size of the result in bytes.
+            at_least_one: whether a first batch of more than `size_max` bytes is returned.
+
         Raises:
             DamageError: the bytes in the store do not match the segment.
         """
 
     def finish_read(self, start: int, end: int) -> None:
-        """End a read of the offsets [start, end). The reader has its response, and does not need these bytes again."""
+        """End a read of the offsets [start, end). The cache may drop these bytes: the reader has its response, and does
+        not need them again.
+        """
 
     def ranges_ahead(self, offset: int) -> list[ObjectRange]:
         """Return the ranges of objects that a reader needs next, after a read that ended at this offset."""
@@ -137,7 +147,9 @@ class RemoteTier(Protocol):
         """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first record in the store with this timestamp or a later one, in steps; None if there is none."""
+        """Find the first record in the store with this timestamp or a later one. The returned lookup runs in steps; its
+        result is None if there is no such record.
+        """
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
         """Return the log start offset that `retention.ms` and `retention.bytes` demand, as far as it deletes remote

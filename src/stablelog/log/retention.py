@@ -63,7 +63,7 @@ def count_too_old(
 
 
 def count_too_much(segments: LogSegments, config: LogConfig) -> int:
-    """Count the first segments that can be deleted so that at least `retention.bytes` remain."""
+    """Count how many of the first segments can be deleted, if at least `retention.bytes` must remain."""
     if config.retention_bytes == NO_LIMIT:
         return 0
     excess = segments.size - config.retention_bytes
@@ -113,7 +113,9 @@ class PendingDeletes:
                 marked.append(self._marked(self._directory / name))
 
     def _marked(self, path: Path) -> Path:
-        """Add the suffix `.deleted` to a file, and return its new path; the old path if the disk refuses this."""
+        """Add the suffix `.deleted` to the name of a file. Return the new path, or the old path if the disk refuses to
+        rename the file.
+        """
         marked = path.with_name(f"{path.name}{DELETED}")
         try:
             self._disk.rename(path, marked)
@@ -124,11 +126,11 @@ class PendingDeletes:
         return marked
 
     def purge(self, now_ms: int) -> list[File]:
-        """Remove the files that are due, up to `HELD_MAX` log files in one call.
+        """Remove the files of deleted segments that are due, up to `HELD_MAX` log files in one call.
 
         Returns:
-            The removed log files, still open: the file system frees their bytes when they are closed, which takes long,
-                so the caller does it in a thread. If the result is not empty, more files may be due.
+            The removed log files, which are still open. The file system frees their bytes only when they are closed,
+            which takes long, so the caller closes them in a thread. If the list is not empty, more files may be due.
 
         Raises:
             DiskError: a file cannot be removed. The next call tries again.

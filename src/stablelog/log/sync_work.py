@@ -49,7 +49,9 @@ class SyncWork:
     sync_failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
-        """Return a `SyncWork` with these steps and those of an older one, which may not have run."""
+        """Return a new `SyncWork` that has the steps of this one and those of an older one, because the older one may
+        not have run.
+        """
         both = replace(
             self,
             files=list(dict.fromkeys([*older.files, *self.files])),

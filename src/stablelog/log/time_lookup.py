@@ -6,10 +6,12 @@ from stablelog.log.search.times import Lookup, first_at_or_after, greatest_times
 
 
 def look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Lookup:
-    """Find the first record with this timestamp or a later one. In commit order, the time of the commit counts.
+    """Find the first record with this timestamp or a later one. In a commit-ordered partition, a read-committed reader
+    gets the first position whose commit has this time or a later one.
 
     Returns:
-        A lookup, which runs in steps. Its result is None if a reader of this isolation level can read no such record.
+        A lookup, which the caller runs in steps. Its result is None if a reader of this isolation level can read no
+        such record.
     """
     if log.view is not None and isolation is Isolation.READ_COMMITTED:
         return (yield from log.view.look_up_time(timestamp_ms))
@@ -30,7 +32,8 @@ def look_up_newest(log: OpenLog, isolation: Isolation) -> Lookup:
     searched.
 
     Returns:
-        A lookup, which runs in steps. Its result is None if a reader of this isolation level cannot read the record.
+        A lookup, which the caller runs in steps. Its result is None if a reader of this isolation level cannot read the
+        record.
     """
     if log.view is not None and isolation is Isolation.READ_COMMITTED:
         return log.view.look_up_newest()

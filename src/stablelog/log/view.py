@@ -61,15 +61,19 @@ class View(Protocol):
         """The end of the positions that can be read, exclusive. It never moves back."""
 
     def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
-        """Read whole batches in the order of the view, as `Partition.read` does in the order of the log."""
+        """Read whole batches in the order of the view, as `Partition.read` does in the order of the log: at most
+        `size_max` bytes, but one batch of any size if `at_least_one`.
+        """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position with a commit at this time or later, in steps. A record outside transactions counts
-        with its own timestamp.
+        """Find the first position with a commit at this time or later. A record outside transactions counts with its
+        own timestamp. The returned lookup runs in steps; its result is None if there is no such position.
         """
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position of the latest commit. The lookup runs in steps."""
+        """Find the first position of the latest commit. The returned lookup runs in steps; its result is None if the
+        view is empty.
+        """
 
     def advance(self) -> None:
         """Extend the view over the batches of the log that have become durable."""
@@ -81,12 +85,14 @@ class View(Protocol):
         """Let the view begin at a position, after `Order.write_start` has recorded it."""
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the first log offset of the transactions that are open, or whose markers are at or after `end_offset`.
-        The result is at most `end_offset`.
+        """Return the least log offset at which a transaction begins that is open, or whose marker is at or after
+        `end_offset`. Return `end_offset` if no such transaction begins before it.
         """
 
     def first_needed_offset(self) -> int:
-        """Return the first log offset of the transactions that the view contains, or that are open and may commit."""
+        """Return the least log offset at which a transaction begins that the view contains, or that is open and may
+        commit.
+        """
 
     def first_whole_position(self, log_start: int) -> int:
         """Return the first position, at or after the log offset `log_start`, from which on every transaction has all
@@ -97,7 +103,7 @@ class View(Protocol):
         """Return the number of records of each open transaction, by producer id."""
 
     def forget_deleted(self) -> None:
-        """Drop from memory what concerns segments that the log has deleted."""
+        """Remove from memory what the view knows of segments that the log has deleted."""
 
     def close(self) -> None:
         """Close every file."""
@@ -119,9 +125,9 @@ class Order(Protocol):
         """
 
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
-        """Record the position where the view begins. Durable on return."""
+        """Record the position where the view begins. The record is durable on return."""
 
     def record_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
-        """Record, before the segments up to a base offset are deleted, what the view must know of them. Durable on
-        return.
+        """Record what the view must know of the segments before a base offset, before they are deleted. The record is
+        durable on return.
         """

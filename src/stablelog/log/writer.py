@@ -235,11 +235,11 @@ class LogWriter:
             active.growing.close_files()
 
     def sync_up_to(self, offset: int) -> None:
-        """Sync the log, if it is not synced up to this offset. Otherwise a crash could leave a log that ends before its
-        recorded start, which the next start of the broker would refuse.
+        """Sync the log, if it is not synced up to this offset yet.
 
-        Only with `stablelog.flush=os` can a sync be needed, because only then may the high watermark be ahead of the
-        synced end.
+        The caller is about to record this offset as the start of the log. Without the sync, a crash could leave a log
+        that ends before its recorded start, and the next start of the broker would refuse this log. A sync is needed
+        only with `stablelog.flush=os`, because only then may the high watermark be ahead of the synced end.
 
         Raises:
             DiskError: it is unknown which bytes are durable, and the partition has failed.

@@ -134,16 +134,16 @@ def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers
     """Find the commit sequences and producer ids that coordinators have assigned, in all partitions of a data
     directory.
 
-    The batches are read, also those that `stablelog repair` has cut off; the producer snapshots, which also know
-    producers whose batches are deleted; and the records of the commit logs.
+    Three kinds of data are read: all batches, including those that `stablelog repair` has cut off; the producer
+    snapshots, which also know producers whose batches are deleted; and the records of the commit logs.
 
     Args:
         disk: the disk of the directories.
         partitions: the partition directories. Damaged bytes are skipped; the batches after them count.
 
     Raises:
-        UnknownFormatError: a later release has written a record of a commit log, possibly after damage. The message names
-            the record.
+        UnknownFormatError: a later release has written a record of a commit log, possibly after damage. The message
+            names the record.
         DiskError: a file cannot be read.
     """
     assigned = AssignedNumbers()
@@ -160,7 +160,13 @@ def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers
 
 
 def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNumbers:
-    """Read the next commit sequence and producer id from the commit log of a group, as its coordinator does."""
+    """Return the next commit sequence and producer id of a group, as its coordinator would find them in the commit log.
+
+    Args:
+        disk: the disk of the commit log.
+        logs: the directories of the partitions of the commit log.
+        group: the transaction group.
+    """
     logged = AssignedNumbers()
     for directory in logs:
         for _, header, batch in _batches(disk, directory, with_cuts=False):
@@ -171,8 +177,7 @@ def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNum
 def next_numbers(
     assigned: AssignedNumbers, logged: Mapping[str, AssignedNumbers], group: str, *, is_cut: bool
 ) -> TransactionGroupState | None:
-    """Decide the commit sequence and producer id at which the coordinator of a group must continue. Return None if its
-    commit log already has numbers that are high enough.
+    """Decide the commit sequence and producer id at which the coordinator of a group must continue.
 
     Coordinators reserve producer ids in blocks. The coordinator must continue after the block of the greatest known id,
     and after some spare blocks: a client may have an id without a batch in any partition, and it is unknown which
@@ -186,7 +191,8 @@ def next_numbers(
             partition has.
 
     Returns:
-        The content of the record to append to the group's commit log.
+        The content of the record to append to the group's commit log; None if the commit log already has numbers that
+        are high enough.
     """
     sequence_end, known_end = assigned.sequence_end(group), logged[group].sequence_end(group)
     reserved_end = max(one.producer_ids_end for one in logged.values())
@@ -207,8 +213,13 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
 
 
 def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[Path, BatchHeader, bytes]]:
-    """Yield every whole batch of a partition, as (file, header, bytes). Only in a commit log, the bytes of data batches
-    are read; elsewhere they are empty. With `with_cuts`, the bytes that `repair` has cut off are read, too.
+    """Yield every whole batch of a partition, as (file, header, bytes). The bytes of a data batch are read only in a
+    commit log; in other partitions they are empty.
+
+    Args:
+        disk: the disk of the partition.
+        directory: the partition's directory.
+        with_cuts: whether the bytes that `stablelog repair` has cut off are read, too.
     """
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):
@@ -222,8 +233,14 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
 def _batches_in(
     disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield every whole batch of a log file, also after damage, as (header, bytes). Without `with_data`, the bytes of
-    data batches are empty.
+    """Yield every whole batch of a log file as (header, bytes), also those after damage.
+
+    Args:
+        disk: the disk of the file.
+        path: the path of the file.
+        position: the position of the batch where the search begins; -1 to search the whole file.
+        base_offset: batches that begin before this offset are left out.
+        with_data: whether the bytes of data batches are read; otherwise they are empty.
     """
     with contextlib.closing(disk.open(path)) as file:
         for at, header in lost_batches(file, position, base_offset):

@@ -30,7 +30,12 @@ ABSENT = -1  # the value of missing ids, epochs, numbers and times
 
 
 def describer_of(directory: str) -> Describe | None:
-    """Return the function that decodes the records of a partition; None if it is not a coordinator's log."""
+    """Return the function that decodes the records of a partition into named fields; None if the partition is not a
+    coordinator's log.
+
+    Args:
+        directory: the name of the partition's directory.
+    """
     topic, _, _ = directory.rpartition("-")
     if group_of_log(topic) is not None:
         return describe_commit_record

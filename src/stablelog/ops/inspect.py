@@ -125,7 +125,7 @@ def _decoded(disk: Disk, path: Path, decode: Decode) -> Iterator[Row]:
 
 
 def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
-    """Make a table of rows, up to the first damage."""
+    """Make a table of rows. If damage ends the rows, the table has those before it, and the damage as its `problem`."""
     rows = []
     try:
         for row in found:
@@ -143,7 +143,13 @@ def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
 
 
 def _log_rows(disk: Disk, path: Path, *, records: bool) -> Iterator[Row]:
-    """Yield a row for each batch or each record of a log file, up to the first damage."""
+    """Yield a row for each batch or for each record of a log file, up to the first damage.
+
+    Args:
+        disk: the disk of the file.
+        path: the path of the log file.
+        records: whether each row is a record; otherwise each row is a batch.
+    """
     describe = describer_of(path.parent.name)
     with contextlib.closing(disk.open(path)) as file:
         for position, header, batch in scan_batches(file.read, 0, file.size):
@@ -205,7 +211,9 @@ def _text(content: bytes | None) -> str | None:
 
 
 def _rows_of(row: struct.Struct) -> Decode:
-    """Make the decoder of a file that consists of rows of this binary structure."""
+    """Return the decoder of a file that consists of rows of this binary structure. The decoder yields the fields of
+    each row.
+    """
 
     def decode(content: bytes, _path: Path) -> Iterator[Row]:
         torn = len(content) % row.size
@@ -218,7 +226,11 @@ def _rows_of(row: struct.Struct) -> Decode:
 
 
 def _entries_of(make: Callable[[bytes, Path], OffsetIndex | TimeIndex | TransactionIndex]) -> Decode:
-    """Make the decoder of an index file. `make` makes the index from the bytes of the file."""
+    """Return the decoder of an index file, which yields a row for each entry.
+
+    Args:
+        make: makes the index from the bytes of the file and its path.
+    """
 
     def decode(content: bytes, path: Path) -> Iterator[Row]:
         index = make(content, path)
@@ -270,7 +282,9 @@ def _segment_rows(segments: Iterable[RemoteSegment]) -> Iterator[Row]:
 
 
 def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
-    """Yield a row for each part of a manifest (a file of its own), and for each segment that is in no part."""
+    """Yield a row for each part of a manifest, which is a separate object with some of its segments, and then a row for
+    each segment that is in no part.
+    """
     for part in manifest.parts:
         yield part.base_offset, None, part.size, f"PART ({part.segment_count} segments)", part.part_id.hex
     yield from _segment_rows(manifest.segments)

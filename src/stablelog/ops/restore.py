@@ -57,6 +57,9 @@ def restore(
         now_ms: the time of the clock.
         progress: called with (the present step, items done, items in all).
 
+    Returns:
+        The report: what was found in the store, and what is lost.
+
     Raises:
         UsageError: the directory is not empty, or no cluster has used the store; nothing was written.
         StoreError: the store does not answer.

@@ -152,12 +152,15 @@ class _Planner:
         return producer is not None and producer.producer_epoch >= txn.producer_epoch
 
     def _open_parts(self, at: TopicPartition, stored: Stored) -> Iterator[tuple[OpenPart, LeftOut]]:
-        """Yield the transactions whose markers are not in the store, so that the restore must abort them in a
-        partition.
+        """Find the transactions whose markers are not in the store, so that the restore must abort them in a partition.
 
         All of them were decided when the partition was copied. If the store has all records of a committed transaction,
         and lacks only its marker, the broker writes the marker when it opens the partition. It cannot do so in a
         commit-ordered topic: it builds the commit index from the local segments, which have none of these records.
+
+        Yields:
+            For each transaction, an `OpenPart`, which names what to abort in the partition, and a `LeftOut`, which
+            describes it for the report.
         """
         if is_coordinator_log(at[0]):
             return

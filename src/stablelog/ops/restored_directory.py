@@ -87,7 +87,15 @@ class RestoredDirectory:
             self._lock.release()
 
     def write(self, plan: RestorePlan, progress: Progress) -> None:
-        """Write the files of a plan, after removing all others. Durable on return. Raises DiskError."""
+        """Write the files of a plan, after removing all other files. All files are durable on return.
+
+        Args:
+            plan: the content of the directory.
+            progress: called with (the present step, items done, items in all).
+
+        Raises:
+            DiskError: a file cannot be written or removed.
+        """
         disk = self._disk
         disk.make_dir(self._path)
         if not disk.exists(self._path / RESTORING_FILE):
@@ -194,7 +202,9 @@ class RestoredDirectory:
         self._disk.write_atomic(self._path / RESTORING_FILE, encode_restoring({*self.void, nonce}))
 
     def release(self) -> None:
-        """Allow brokers to use the directory. Durable on return. Raises DiskError."""
+        """Allow brokers to use the directory, by removing the file `restoring`. The removal is durable on return.
+        Raises DiskError.
+        """
         self._disk.remove(self._path / RESTORING_FILE)
         self._disk.sync_dir(self._path)
 

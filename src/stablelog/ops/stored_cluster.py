@@ -45,10 +45,11 @@ class StoredTopic:
 
 
 def all_partitions(prefix: Prefix) -> list[RemotePartition]:
-    """Return all partitions in the store, in the order in which a restore takes over their manifests.
+    """Return all partitions in the store, in the order in which a restore takes over their manifests: first topics,
+    then the offsets logs, then the commit logs.
 
-    Topics come first, then the offsets logs, then the commit logs. So no log in the store needs a record of another log
-    that the other one can no longer get.
+    After its manifests are taken over, a log gets no more records in the store. In this order, a log whose records
+    other logs need is taken over after those logs, so that it still gets these records.
     """
     found = [one for topic in prefix.topics() for one in prefix.partitions(topic)]
     return sorted(found, key=lambda one: (group_of_log(one.topic) is not None, is_coordinator_log(one.topic)))
@@ -154,7 +155,8 @@ def _read_partition(prefix: Prefix, cluster_id: str, partition: RemotePartition,
         raise DamageError(f"the last manifest in {partition.chain} cannot be restored: {error}") from None
     if manifest.cluster_id != cluster_id:
         raise DamageError(
-            f"the last manifest in {partition.chain} is of cluster {manifest.cluster_id}, and the store of {cluster_id}"
+            f"the last manifest in {partition.chain} belongs to cluster {manifest.cluster_id}, "
+            f"but the store belongs to cluster {cluster_id}"
         )
     parts = {part_file(part_id.hex): content for part_id, content in contents.items()}
     stored = Stored(partition, manifest, payload, parts, {})
@@ -163,16 +165,18 @@ def _read_partition(prefix: Prefix, cluster_id: str, partition: RemotePartition,
 
 
 def _check_objects(prefix: Prefix, stored: Stored) -> None:
-    """Raise DamageError if an object that the manifest names is missing or has another size."""
+    """Raise DamageError if an object that the manifest names is missing from the store, or has another size than the
+    manifest says.
+    """
     partition = stored.partition
     sizes = {one.key: one.size for one in prefix.store.list_after(partition.directory)}
     for row in stored.live:
         for kind in (LOG, INDEXES):
             key = partition.segment_key(row.base_offset, row.segment_id, kind)
             if key not in sizes:
-                raise DamageError(f"{key} is missing, and the last manifest names it")
+                raise DamageError(f"{key} is missing, although the last manifest names it")
             if kind == LOG and sizes[key] != row.size:
-                raise DamageError(f"{key} has {sizes[key]} bytes, and the last manifest says {row.size}")
+                raise DamageError(f"{key} has {sizes[key]} bytes, but the last manifest says {row.size}")
 
 
 def _last_indexes(prefix: Prefix, stored: Stored) -> dict[IndexKind, Buffer]:
@@ -187,7 +191,7 @@ def _get_object(prefix: Prefix, key: str) -> bytes:
     try:
         return prefix.store.get(key)
     except ObjectMissingError:
-        raise DamageError(f"{key} is missing, and the last manifest names it") from None
+        raise DamageError(f"{key} is missing, although the last manifest names it") from None
 
 
 def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:

@@ -73,6 +73,9 @@ class ObjectFault:
 def measure_partition(prefix: Prefix, partition: RemotePartition) -> PartitionUsage:
     """Count the objects that the store has of a partition.
 
+    Returns:
+        The numbers and sizes of these objects by kind.
+
     Raises:
         StoreError: the store does not answer, or rejects a request.
         UnknownFormatError: a later release has written the manifest.

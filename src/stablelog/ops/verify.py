@@ -62,6 +62,9 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[FileFinding]:
     Args:
         disk: the disk of the directory.
         directory: the data directory.
+
+    Yields:
+        A finding for each missing or damaged file, and for each missing partition.
     """
     yield from until_unreadable(directory, _verify_formats(disk, directory))
     path = directory / CATALOG_FILE
@@ -99,7 +102,9 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 
 
 def until_unreadable(path: Path, findings: Iterator[FileFinding]) -> Iterator[FileFinding]:
-    """Yield the findings. If a file cannot be read, end with a finding for `path` with this error."""
+    """Yield these findings. If a file cannot be read while they are being found, yield a last finding for `path` that
+    says so, instead of raising the error.
+    """
     try:
         yield from findings
     except DiskError as error:
@@ -112,7 +117,7 @@ def _verify_formats(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 
 
 def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[FileFinding]:
-    """Find missing partitions in a directory without a list of topics, such as that of Apache Kafka."""
+    """Yield a finding for each missing partition of a directory without a list of topics, such as one of Apache Kafka."""
     try:
         for topic in find_topics(disk, directory):  # raises if the directory has lost its list of topics
             for index in range(topic.partition_count):
@@ -127,7 +132,9 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 def _verify_partition(
     disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
 ) -> Iterator[FileFinding]:
-    """Find missing and damaged files of a partition, except those of its log and of its commit indexes."""
+    """Yield a finding for each missing or damaged file of a partition, except the files of its log and of its commit
+    indexes.
+    """
     directory = partition.parent
     if not disk.is_dir(partition):
         if _is_listed(disk, directory, topic.name, index):
@@ -163,7 +170,9 @@ def _verify_partition(
 
 
 def _finding(path: Path, error: DamageError | DiskError | UsageError | UnknownFormatError) -> FileFinding:
-    """Make a finding from an error. The path is removed from the message, because a finding has it as a field."""
+    """Return a finding for an error. The path is removed from the message of the error, because the finding has it as a
+    field.
+    """
     return FileFinding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
 
@@ -239,8 +248,8 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
 
 
 def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[FileFinding]:
-    """Find damage in `meta.properties` and `.kafka_cleanshutdown`, which a start of the broker reads first. Files of a
-    later release are ignored here, because another check reports them.
+    """Yield a finding for damage in `meta.properties` and in `.kafka_cleanshutdown`, which a start of the broker reads
+    first. Files of a later release are ignored here, because another check reports them.
     """
     path = directory / META_FILE
     with contextlib.suppress(UnknownFormatError):

@@ -83,11 +83,14 @@ class _Reading:
 def last_aborted(
     segment: SealedSegment, spanning: Sequence[AbortedTxn]
 ) -> Generator[None, None, dict[int, int] | None]:
-    """Find the producers whose last batch in a segment belongs to an aborted transaction.
+    """Find, in steps, the producers whose last batch in a segment belongs to an aborted transaction.
+
+    Yields:
+        None after each step, so that the caller can do other work in between.
 
     Returns:
-        The last offset of this batch, by producer id. None if nothing is to be removed: the segment has no batch of an
-        aborted transaction, or too many producers.
+        The last offset of this batch, by producer id. None if nothing is to be removed from the segment, because it has
+        no batch of an aborted transaction, or if the batches of too many producers would have to be kept in memory.
 
     Raises:
         DamageError: the log file or the transaction index is damaged.
@@ -110,8 +113,8 @@ def last_aborted(
 
 
 def _heads(segment: SealedSegment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None, bytes]]:
-    """Yield (header, bytes) of each batch. For a data batch, the bytes are only those of the header. After each step of
-    the work, yield (None, b"").
+    """Yield the batches of a segment as (header, bytes). For a data batch, the bytes are only those of the header. Also
+    yield (None, b"") after each step of the work, so that the caller can end its own step there.
     """
     for _ in segment.prove():
         yield None, b""
@@ -279,6 +282,9 @@ def without_aborted(
         summary: the summary of the segment.
         spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
         index_interval: the number of bytes between two entries of the offset index.
+
+    Yields:
+        None after each step, so that the caller can do other work in between.
 
     Returns:
         The new segment; None if no data is to be removed.

@@ -262,8 +262,8 @@ class Rules:
         return bool(header.attributes & DELETE_HORIZON) and header.base_timestamp <= self.now_ms
 
     def _is_last_of_epoch(self, header: BatchHeader) -> bool:
-        """Whether the log holds nothing else of the producer's current epoch than this marker. The marker then stays:
-        without it, the epoch would be lost.
+        """Whether the log has nothing else of the producer's current epoch than this marker. If so, the marker stays,
+        because without it the epoch would be lost.
         """
         last = self.last_batch(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch

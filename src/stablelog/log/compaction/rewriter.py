@@ -206,8 +206,8 @@ class Pass:
     def _batches(
         self, segment: SealedSegment
     ) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
-        """Yield (header, bytes) of each batch in a segment, after a check of its CRC. After each step of the work,
-        yield (None, b"").
+        """Yield the batches of a segment as (header, bytes), after a check of each CRC. Also yield (None, b"") after
+        each step of the work, so that the caller can end its own step there.
         """
         for _ in segment.prove():
             yield None, b""
@@ -240,6 +240,9 @@ class Pass:
             write: writes all batches that stay, in steps.
             committed_count: the number of committed records in the new segment; None if `write` counts those of
                 transactions.
+
+        Yields:
+            None after each step of `write`; last, the finished segment.
         """
         base_offset = group[0].base_offset
         discard_cleaned(self._disk, self._directory, base_offset)

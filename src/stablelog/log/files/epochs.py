@@ -28,7 +28,9 @@ class LeaderEpochs:
         return self.entries[-1][0] if self.entries else UNKNOWN
 
     def assign_epoch(self, epoch: int, start_offset: int) -> bool:
-        """Record that the batches from `start_offset` on have this leader epoch. Return whether the epoch is new."""
+        """Record that the batches from `start_offset` on have this leader epoch. Return True if the epoch was not known
+        before.
+        """
         if epoch <= self.latest:
             return False
         while self.entries and self.entries[-1][1] >= start_offset:
@@ -42,8 +44,16 @@ class LeaderEpochs:
         return self.entries[count - 1][0] if count else UNKNOWN
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Find where a leader epoch ends, as OffsetsForLeaderEpoch reports it: (epoch, end offset, exclusive) of the
-        greatest known epoch up to `epoch`; (-1, -1) if there is none.
+        """Find where a leader epoch ends, as OffsetsForLeaderEpoch reports it.
+
+        Args:
+            epoch: the leader epoch.
+            log_end_offset: the end of the log, at which the latest epoch ends.
+
+        Returns:
+            Two values: the greatest known epoch up to `epoch`, and its end offset, exclusive. If all known epochs are
+            later, `epoch` itself, and the offset at which the first known epoch begins. (-1, -1) if `epoch` is negative
+            or greater than all known epochs, or if no epoch is known.
         """
         if not self.entries or epoch > self.latest or epoch < 0:
             return UNKNOWN, UNKNOWN

@@ -12,7 +12,8 @@ SMALL_SIZE = 64 << 10  # the greatest number of bytes of a file that are kept in
 
 
 class Listing:
-    """The names in a partition's directory, and the beginnings of its files that were read. Each is read once.
+    """The names in a partition's directory, and the beginnings of its files. Each of them is read only once, and then
+    taken from memory.
 
     No other program may change the directory meanwhile. After a change of a file, the caller must call `reload` before
     it uses the listing again.

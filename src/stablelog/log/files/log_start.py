@@ -60,7 +60,8 @@ def decode_log_start(content: bytes, path: Path) -> int:
 def write_missing_log_start(
     disk: Disk, directory: Path, known_start: int, name: str = LOG_START_FILE
 ) -> None:
-    """Write the file that records the log start offset, if it is missing: a directory of Apache Kafka does not have it.
+    """Write the file that records the log start offset, if the file is missing. A directory that Apache Kafka has
+    written does not have it.
 
     Args:
         disk: the disk of the partition.

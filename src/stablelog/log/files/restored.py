@@ -46,7 +46,9 @@ class Restored:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """The lost ranges of offsets. Ranges without a record between them are joined."""
+        """The lost ranges of offsets, each as (first lost offset, first offset after the range). Ranges without a
+        record between them are joined.
+        """
         joined: list[tuple[int, int]] = []
         for start, end in self.ranges:
             if joined and joined[-1][1] == start:
@@ -55,8 +57,11 @@ class Restored:
         return joined
 
     def lost_range(self, offset: int) -> tuple[int, int] | None:
-        """Return the gap that a reader at this offset lies in; None if there is none. Such a reader has read records
-        that are lost now, or would miss some. A reader exactly at the beginning or the end of a range is not affected.
+        """Return the gap in which the position of a reader lies, as (first lost offset, first offset after the gap);
+        None if it lies in no gap. A reader in a gap has read records that are lost now, or would miss some.
+
+        The position may be exactly at the beginning or the end of a range of `ranges`. Such a reader is not affected,
+        because it has read every record before this position and none after it.
         """
         if not any(start < offset < end for start, end in self.ranges):
             return None

@@ -60,8 +60,8 @@ class GrowingIndexes:
         self._lacks_aborted = False  # whether the file of the transaction index lacks an entry
 
     def contents(self) -> tuple[memoryview, memoryview, memoryview]:
-        """Return the bytes of the indexes, in the order of INDEX_SUFFIXES. They are memoryviews: until the caller
-        releases them, no entry can be added.
+        """Return the bytes of the three indexes, in the order of INDEX_SUFFIXES: the offset index, the time index and
+        the transaction index. They are memoryviews: until the caller releases them, no entry can be added.
         """
         return self.offsets.content(), self.times.content(), self.txns.content()
 
@@ -190,7 +190,7 @@ class GrowingIndexes:
         *,
         are_synced: bool,
     ) -> bool:
-        """Continue with the existing index files of the growing segment, if they match the log. Return whether they do.
+        """Continue with the existing index files of the growing segment, if they match the log.
 
         The file of the transaction index must be equal to the index in memory. The other files may lack entries at
         their end, which `write_files` adds. The file of the time index may also have entries that earlier closes of the
@@ -202,6 +202,9 @@ class GrowingIndexes:
                 read again.
             latest: the greatest timestamp in the segment before these batches, and its offset.
             are_synced: whether the last broker has synced the files before it closed the partition.
+
+        Returns:
+            True if the files match, and are used from now on; False if they do not.
         """
         sizes = []
         for suffix, index in self._by_suffix():

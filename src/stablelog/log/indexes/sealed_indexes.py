@@ -33,8 +33,8 @@ def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
 
 
 def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetIndex, TimeIndex] | None:
-    """Map the offset index and the time index into memory. Return None if one of the files is missing or does not match
-    the segment's summary.
+    """Map the offset index and the time index of a segment into memory. Return both, the offset index first; None if
+    one of the files is missing or does not match the segment's summary.
     """
     index = _mapped(disk, path_of(INDEX), summary.index_size, summary.index_crc)
     timeindex = _mapped(disk, path_of(TIMEINDEX), summary.timeindex_size, summary.timeindex_crc)

@@ -64,7 +64,9 @@ class Summary:
 
     @property
     def index_files(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """The sizes and the CRCs of the segment's index files, each in the order of INDEX_SUFFIXES."""
+        """The sizes of the segment's three index files, and their CRCs: two tuples, each with a number for each file in
+        the order of INDEX_SUFFIXES.
+        """
         sizes = self.index_size, self.timeindex_size, self.txnindex_size
         return sizes, (self.index_crc, self.timeindex_crc, self.txnindex_crc)
 

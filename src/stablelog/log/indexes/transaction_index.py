@@ -84,10 +84,12 @@ class TransactionIndex(IndexEntries):
         return self[place].last_offset + 1 if place < self._count else None
 
     def collect(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-        """Return the aborted transactions with offsets in [start, end), and whether the search is complete.
+        """Find the aborted transactions with offsets in [start, end).
 
-        The search is complete when the stable offset of an entry reaches `end`: all transactions that began before
-        `end` have ended by then. Otherwise the index of the next segment may have further transactions of this range.
+        Returns:
+            The transactions in the order of their markers, and whether the search is complete. It is complete when the
+            stable offset of an entry reaches `end`, because all transactions that began before `end` have ended by
+            then. If it is not complete, the index of the next segment may have further transactions of this range.
         """
         low = self._count_below(LAST, start)
         stop = self._count_below(STABLE, end)

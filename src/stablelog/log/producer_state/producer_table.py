@@ -124,10 +124,11 @@ def _unpack(row: _Row) -> ProducerEntry:
 
 
 def _columns(block: bytes) -> tuple[int, int, int, int]:
-    """Return the number of producers in a block, and the positions of its second, third and fourth column.
+    """Return four numbers that describe a block: how many producers it has, and the positions at which its second,
+    third and fourth column begin. The first column begins at byte 1.
 
-    The four columns are: the entries in the format of Kafka's snapshots, the times of last use, the kinds (the byte
-    described at `OPEN`), and the other fields. The first column begins at byte 1.
+    The columns have one value for each producer. They are, in this order: the entries in the format of Kafka's
+    snapshots, the times of last use, the kinds (the byte described at `OPEN`), and the other fields.
     """
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size
@@ -196,8 +197,13 @@ def _block(rows: Sequence[_Row]) -> bytes:
 
 
 def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
-    """Return a copy of a block with `row` as producer number `place`, counted from 0. With `replaced` = 1, the row
-    replaces the producer at this place; with 0, it is inserted.
+    """Return a copy of a block in which one packed producer was replaced or inserted.
+
+    Args:
+        block: the block.
+        place: the number of the producer in the new block, counted from 0.
+        row: the packed producer.
+        replaced: 1 if `row` replaces the producer at this place; 0 if it is inserted before it.
     """
     count, used, kinds, rest = _columns(block)
     size = SNAPSHOT_ENTRY.size
@@ -221,8 +227,8 @@ def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
 
 
 def _least_used(block: bytes) -> int:
-    """Return the earliest time of last use of the producers in a block. Producers with an open transaction do not
-    count, because they cannot expire. NEVER_MS if no other producer is in the block.
+    """Return the earliest time of last use among the producers of a block. Producers with an open transaction do not
+    count, because they cannot expire. The result is NEVER_MS if the block has no other producer.
     """
     used = _used(block)
     kinds = _kinds(block)

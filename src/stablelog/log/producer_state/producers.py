@@ -38,7 +38,9 @@ SECOND_DIALECT = 2  # transaction.version 2: each transaction has its own produc
 
 
 class EndedTxn(NamedTuple):
-    """A transaction that has ended by a marker. `aborted` is its entry for the transaction index; None after a commit."""
+    """A transaction that has ended by a marker. `aborted` is the entry that the transaction gets in the transaction
+    index; None if the transaction was committed.
+    """
 
     producer_id: int
     first_offset: int
@@ -104,8 +106,8 @@ class Producers:
             producer.is_packed = True
 
     def pack_recent(self, used_before_ms: int) -> None:
-        """Write the state of recently used producers into the packed table. Drop the objects of those that were last
-        used before a time.
+        """Write the state of all recently used producers into the packed table. Then drop the objects of those that
+        were last used before `used_before_ms`, because the table has their state, and takes less memory.
         """
         for producer in list(self._recent.values()):
             self._pack(producer)
@@ -224,9 +226,9 @@ class Producers:
             None if the batch may be appended. If it is a duplicate, the earlier batch that it repeats.
 
         Raises:
-            RefusedError: invalid_producer_epoch; out_of_order_sequence_number; invalid_txn_state, if the producer has
-                an open transaction and the batch is outside it; or invalid_record, if the transaction would have too
-                many records.
+            RefusedError: the producer epoch is old (invalid_producer_epoch); the sequence number does not follow the
+                last one (out_of_order_sequence_number); the batch is outside the open transaction of its producer
+                (invalid_txn_state); or the transaction would have too many records (invalid_record).
         """
         producer = self._recent_producer(header.producer_id)
         if producer is None:
@@ -263,7 +265,7 @@ class Producers:
         """Refuse a batch with an older producer epoch than that in the producer state.
 
         Raises:
-            RefusedError: invalid_producer_epoch.
+            RefusedError: the producer epoch is old (invalid_producer_epoch).
         """
         producer = self._recent_producer(header.producer_id)
         if producer is not None:
@@ -274,11 +276,19 @@ class Producers:
     ) -> bool:
         """Refuse a marker with an older producer epoch or coordinator epoch than those in the producer state.
 
+        Args:
+            producer_id: the producer whose transaction ends.
+            producer_epoch: the producer epoch of the marker.
+            marker: the content of the marker.
+            transaction_version: the version of Kafka's transaction protocol. From version 2 on (KIP-890), the epoch of
+                a marker is later than that of the transaction that it ends.
+
         Returns:
-            Whether the marker must be written; False if it repeats a marker that the log already has.
+            True if the marker must be written; False if it repeats a marker that the log already has.
 
         Raises:
-            RefusedError: invalid_producer_epoch or transaction_coordinator_fenced.
+            RefusedError: the producer epoch (invalid_producer_epoch) or the coordinator epoch
+                (transaction_coordinator_fenced) is old.
         """
         producer = self._recent_producer(producer_id)
         if producer is None:
@@ -308,8 +318,8 @@ class Producers:
         """Remember a batch that transaction verification has refused. Later sequence numbers of this producer are
         refused until this batch is retried and accepted (KIP-890).
 
-        Only the lowest refused sequence number of a producer epoch is remembered. A batch of a newer epoch replaces the
-        memory; a batch of an older epoch changes nothing.
+        Of the refused batches of one producer epoch, only the one with the lowest sequence number is remembered. A
+        batch of a newer epoch takes the place of the remembered one; a batch of an older epoch changes nothing.
         """
         if self._producer_to_read(header.producer_id) is not None:
             return  # the sequence check already rejects the batches that follow the refused one
@@ -320,7 +330,12 @@ class Producers:
             self._refused.popitem(last=False)
 
     def apply_read_batch(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
-        """Update the state for a batch that was read from the log, such as by recovery. Only markers are decoded."""
+        """Update the state for a batch that was read from the log, such as by recovery. Of the records, only those of
+        markers are decoded.
+
+        Returns:
+            The transaction that a marker ends, as in `apply_batch`; None if the batch ends none.
+        """
         return self.apply_batch(header, read_marker(batch) if header.is_control else None, now_ms)
 
     def apply_batch(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> EndedTxn | None:

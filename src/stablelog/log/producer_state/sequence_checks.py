@@ -36,7 +36,11 @@ def find_repeated(producer: ProducerEntry, header: BatchHeader) -> KeptBatch | N
 
 
 def check_epoch(producer: ProducerEntry, header: BatchHeader) -> None:
-    """Refuse a batch with an older producer epoch than that of its producer."""
+    """Refuse a batch with an older producer epoch than that of its producer.
+
+    Raises:
+        RefusedError: the producer epoch is old (invalid_producer_epoch).
+    """
     if header.producer_epoch < producer.producer_epoch:
         raise RefusedError(
             ErrorCode.invalid_producer_epoch,

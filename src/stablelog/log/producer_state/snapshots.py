@@ -123,7 +123,7 @@ class Snapshots:
         return self._appended_size >= max(size_min, SHARE * self._size)
 
     def postpone_next(self) -> None:
-        """Postpone the next snapshot, as if one had been taken now."""
+        """Postpone the next snapshot: it is due after as many appended bytes as if a snapshot had been taken now."""
         self._appended_size = 0
 
     def make_snapshot(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
@@ -298,7 +298,8 @@ def snapshot_files(directory: Path, table: ProducerTable, progress: Summary) -> 
 
 
 def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
-    """Decode a `.producers` file.
+    """Decode a `.producers` file. Return the table of all producers, and the summary of the segment up to the
+    snapshot's offset.
 
     Raises:
         UnknownFormatError: this release does not read the form of the file.
@@ -308,11 +309,13 @@ def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
 
 
 def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
-    """Read and decode a `.producers` file piece by piece, so that its content need not fit into memory at once. Also
-    raises the errors of `decode_producers`.
+    """Read and decode a `.producers` file piece by piece, so that its content need not fit into memory at once. Return
+    the table of all producers, and the summary of the segment up to the snapshot's offset.
 
     Raises:
         FileNotFoundError: the file is missing.
+        UnknownFormatError: this release does not read the form of the file.
+        DamageError: the file is incomplete or damaged.
     """
     file = disk.open(path)
     try:

@@ -64,7 +64,9 @@ class Examination:
         self.durable_end = max([expected.recovery_point, *self._marks])
 
     def run(self) -> Damage | None:
-        """Read the log, and return its first damage; None if there is none. Raises the errors of `repair.examine`."""
+        """Read the log. Return the first damage that was found; None if the log is whole. Raises the errors of
+        `repair.examine`.
+        """
         bases = self._first_bases()
         summaries = {base: self._directory.summary(base) for base in bases}
         ends = [found.end_offset for found in summaries.values() if found is not None]
@@ -95,8 +97,16 @@ class Examination:
     def _walk(
         self, bases: list[int], summaries: dict[int, Summary | None], trust: Trust
     ) -> tuple[list[Damage], Damage | None]:
-        """Read the log. Return the damage in parts that a start does not read, and the first damage because of which a
-        start refuses the log.
+        """Read the log from its first segment to its end, or to the damage because of which a start refuses it.
+
+        Args:
+            bases: the base offsets of the log files, ascending.
+            summaries: the summary of each segment, by base offset; None for a segment without one.
+            trust: the parts of the log that a start does not read.
+
+        Returns:
+            Two values: the damage in parts that a start does not read, in the order of the log; and the first damage
+            because of which a start refuses the log, or None.
         """
         passed: list[Damage] = []
         begin = bases[0]
@@ -166,12 +176,12 @@ class Examination:
         return bases[bisect_right(bases, self._log_start) - 1 :]
 
     def _read_start(self, name: str) -> int | None:
-        """Read the file that records where the log or its commit-ordered view begins; None if the file is missing and
-        not expected.
+        """Return the offset in the file that records where the log or its commit-ordered view begins. Return None if
+        the file is missing, and the data directory does not expect it.
 
         Raises:
-            DamageError: the file is missing and expected. A start refuses the partition, and no truncation changes
-                this.
+            DamageError: the file is missing, although it is expected. A start refuses the partition, and no truncation
+                changes this.
         """
         path = self._directory.listing.path(name)
         start = read_log_start(self._disk, path)
@@ -191,11 +201,18 @@ class Examination:
         *,
         vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
-        """Find the first damage in one log file or directly after its end. Return the damage or None, and the end
-        offset of the batches in the file.
+        """Find the first damage in one log file or directly after its end. A batch that reaches into the next segment
+        counts as damaged.
 
-        A batch that reaches into the next segment counts as damaged. Damaged bodies of batches before `vouched_end` do
-        not count if their headers are whole.
+        Args:
+            base: the base offset of the segment.
+            following: the base offset of the next segment; None for the last segment.
+            summary: the summary of the segment; None if it has none.
+            vouched_end: damaged bodies of batches before this offset do not count if their headers are whole, because a
+                start does not read them.
+
+        Returns:
+            Two values: the damage, or None; and the end offset of the batches that were read.
         """
         path = self._directory.path(base, LOG)
         with closing(self._disk.open(path)) as file:
@@ -230,8 +247,8 @@ class Examination:
             return damage, walk.end_offset
 
     def _next_gone(self, base: int, following: int | None) -> int | None:
-        """Return the base offset of the next segment that has a summary but no log file; None if there is none before
-        `following`.
+        """Return the base offset of the next segment that has a summary but no log file, because the log file was lost.
+        None if there is no such segment before `following`, or at all if `following` is None.
         """
         gone = (offset_of(name) for name in self._directory.listing.names if is_summary(name))
         behind = (one for one in gone if one > base and (following is None or one < following))
@@ -244,7 +261,17 @@ class Examination:
     def _prove(
         self, walk: "_Walk", base: int, following: int | None, summary: Summary | None
     ) -> Damage | None:
-        """Compare a log file of whole batches with its summary, the snapshots and the next segment."""
+        """Compare a log file of whole batches with its summary, the snapshots and the next segment.
+
+        Args:
+            walk: the reading of the log file, which has found no damage.
+            base: the base offset of the segment.
+            following: the base offset of the next segment; None for the last segment.
+            summary: the summary of the segment; None if it has none.
+
+        Returns:
+            The damage that the comparison shows; None if all of them agree.
+        """
         size = walk.file.size
         marks = [summary] if summary is not None and summary.log_size <= size else []
         marks += [

@@ -170,7 +170,9 @@ class RecoveryPlanner:
     # -- the log's start ---------------------------------------------------------------------------------------
 
     def _read_log_start(self, bases: list[int]) -> bool:
-        """Find the log start offset. Return whether the partition's log-start-offset file has the same offset."""
+        """Find the log start offset. Return True if the partition's log-start-offset file has this offset; False if the
+        file is missing or has a smaller one.
+        """
         path = self._listing.path(LOG_START_FILE)
         is_there = LOG_START_FILE in self._listing
         said = decode_log_start(self._listing.read(LOG_START_FILE), path) if is_there else None
@@ -238,7 +240,12 @@ class RecoveryPlanner:
             self._disk.remove(path)
 
     def _check_is_new(self, *, written: bool) -> None:
-        """Raise DamageError if a directory without log files once had one."""
+        """Raise DamageError if a directory without log files once had one, so that the partition is not new.
+
+        Args:
+            written: whether the log-start-offset file has the log start offset. This file is written only after the
+                first log file is durable.
+        """
         if self._directory.snapshots or self._known.is_established or written:
             raise DamageError(
                 f"{self._first_segment_path()} is missing: the directory holds no log "

@@ -105,7 +105,9 @@ def truncate_at_damage(disk: Disk, directory: Path, damage: Damage) -> list[Remo
 
 
 def _keep(disk: Disk, directory: Path, damage: Damage) -> list[RemovedTail]:
-    """Copy the bytes that will be removed into `.cut` files."""
+    """Copy the bytes that will be removed into `.cut` files. Return the removed parts, in the order of the log; each
+    names its copy.
+    """
     path = damage.path
     size = disk.size(path) - damage.position
     kept = []
@@ -187,7 +189,11 @@ def _settle(disk: Disk, damage: Damage) -> None:
 
 
 def _summary_of(disk: Disk, damage: Damage) -> Summary:
-    """Make a summary of the truncated segment from its batches, as if it had no indexes."""
+    """Return a summary of the truncated segment, computed from its batches.
+
+    The summary gives the index files the size 0, so that it describes a segment without indexes: the indexes of the
+    untruncated segment also have entries of the removed batches. The next start of the broker builds new indexes.
+    """
     log_crc = record_count = 0
     max_timestamp = NOTHING
     with closing(disk.open(damage.path)) as file:

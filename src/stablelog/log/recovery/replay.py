@@ -74,6 +74,9 @@ def recover(
         index_interval: the number of bytes between two entries of the offset index.
         progress: called with (bytes done, bytes in all) while the log is read.
 
+    Returns:
+        The recovered partition, whose last segment is ready for appends.
+
     Raises:
         UnknownFormatError: a later release has written to the directory; nothing was changed.
         DamageError: durable bytes are damaged or missing. No log file was changed.
@@ -194,8 +197,15 @@ class _Replay:
     def _replay(
         self, trusted: list[SealedSegment], rest: list[SegmentName], start: ReplayStart
     ) -> tuple[list[SealedSegment], GrowingSegment]:
-        """Read the log from `start` to its end. Return the segments that remain, of which the last one is ready for
-        appends.
+        """Read the log from `start` to its end, or to the damage at which it is truncated.
+
+        Args:
+            trusted: the first segments, which were opened by their summaries.
+            rest: all later segments, oldest first.
+            start: the offset where replay begins, and the state of the log there.
+
+        Returns:
+            Two values: the sealed segments that remain, oldest first; and the last segment, which is ready for appends.
         """
         names = [*(self._planner.segment_name(one.base_offset) for one in trusted), *rest]
         first = max(place for place, name in enumerate(names) if name.base_offset <= start.offset)

@@ -73,6 +73,12 @@ class ReplayedSnapshots:
         self._partial.discard(progress.end_offset)
 
     def found(self, end_offset: int, replayed_size: int, *, holds_producers: bool) -> FoundSnapshots:
-        """Return the snapshots that are left after replay has ended at an offset."""
+        """Return the snapshots that are left after replay.
+
+        Args:
+            end_offset: the end of the log, exclusive.
+            replayed_size: how many bytes of the log replay has read.
+            holds_producers: whether the snapshot at which replay began has any producers.
+        """
         offsets = frozenset(offset for offset in self._offsets if offset <= end_offset)
         return FoundSnapshots(offsets, offsets - self._partial, replayed_size, holds_producers)

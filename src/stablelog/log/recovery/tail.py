@@ -171,7 +171,9 @@ class _Search:
         return self._search(position + 1, end_offset)
 
     def whole_batch_at(self, position: int, end_offset: int) -> BatchHeader | None:
-        """Return the header of the whole batch at a position; None if no whole batch begins there."""
+        """Return the header of the whole batch that begins at a position and at or after the offset `end_offset`; None
+        if no such batch begins there. A batch is whole if its CRC matches.
+        """
         header = self._header_at(position, end_offset)
         if header is None:
             return None
@@ -263,8 +265,16 @@ def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
 
 
 def copy_segment(disk: Disk, path: Path, offset: int, damage: str) -> RemovedTail | None:
-    """Copy the whole log file of a segment that will be removed into a `.cut` file. Return None if the log file is
-    empty.
+    """Copy the whole log file of a segment that will be removed into a `.cut` file.
+
+    Args:
+        disk: the disk of the partition.
+        path: the path of the log file.
+        offset: the first offset that is no longer in the log.
+        damage: the reason why the log is truncated.
+
+    Returns:
+        The description of the removed bytes; None if the log file is empty.
     """
     assert path.suffix == LOG
     size = disk.size(path)

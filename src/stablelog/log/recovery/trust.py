@@ -149,7 +149,7 @@ class Trust:
                 segment.close()
 
     def is_sealed(self, base_offset: int) -> bool:
-        """Whether a start of the broker opens a segment by its summary."""
+        """Whether a start of the broker opens a segment by its summary, without reading its log file first."""
         return base_offset in self._sealed
 
     def replay_start(self, cut_base: int | None) -> int:
@@ -164,8 +164,12 @@ class Trust:
         return self._start(min(self._unread, cut_base), is_cut=True).offset
 
     def reads_segment(self, base_offset: int, replay_start: int) -> bool:
-        """Whether a start of the broker reads a sealed segment, and checks its batch headers and markers. False for the
-        growing segment.
+        """Return whether a start of the broker reads a sealed segment, and checks its batch headers and markers. The
+        result is False for the growing segment.
+
+        Args:
+            base_offset: the base offset of the segment.
+            replay_start: the offset where this start begins to replay the log: see `replay_start`.
         """
         summary = self._sealed.get(base_offset)
         return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)

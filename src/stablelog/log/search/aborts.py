@@ -38,7 +38,8 @@ def find_aborted(source: SegmentSource[Row], start: int, end: int) -> tuple[list
 
 
 def _in_groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Divide the segments into groups whose transaction indexes are loaded together.
+    """Divide the segments into groups whose transaction indexes are loaded together. Yield the groups in the order of
+    the segments.
 
     If the stable offset of a segment is unknown, the search may end in its transaction index. So a group has at most 1
     of these segments, the next group 2, then 4 and so on: at most half of the loaded indexes are not needed.

@@ -47,14 +47,17 @@ def walk(log: LogBytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) -> FoundBatch | None:
-    """Find the first batch from `position` on that contains or follows an offset, or that ends after byte `end`. Return
-    None if there is none.
+    """Find the first batch, from `position` on, that contains or follows an offset, or that ends after a byte of the
+    file.
 
     Args:
         log: the log file.
         position: the position of a batch, where the search begins.
-        offset: the batch's last offset must be at least this one.
-        end: a batch that ends after this position is a result, whatever its offsets are.
+        offset: the batch that is found has this offset or a later one as its last offset.
+        end: a batch that ends after this position in the file is found, too, whatever its offsets are.
+
+    Returns:
+        The batch; None if there is none.
 
     Raises:
         DamageError: the bytes at a position are no batch.
@@ -85,8 +88,8 @@ def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) ->
 
 
 def _end_at(log: LogBytes, position: int) -> None:
-    """End a search at a batch that reaches past the end of the log file: raise the file's error for it, if there is
-    one.
+    """End a search at a batch that reaches past the end of the log file. If the log file has an error for such a batch,
+    raise it; otherwise the file is still being written, and the batch does not count.
     """
     error = log.torn_at(position)
     if error is not None:

@@ -55,11 +55,17 @@ class LogBytes(Protocol):
         """
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes that are no batch. `error` has the reason; None if it is unknown."""
+        """Return the error for bytes that are no batch, for the caller to raise.
+
+        Args:
+            position: the position of the bytes in the log file.
+            error: the error that the decoding of these bytes has raised, with the reason; None if the reason is
+                unknown.
+        """
 
     def torn_at(self, position: int) -> DamageError | None:
-        """Return the error for a batch that reaches past the end of the file. Return None if that is no damage, because
-        the file is being written.
+        """Return the error for a batch at a position that reaches past the end of the file, for the caller to raise.
+        Return None if such a batch is no damage, because the file is still being written.
         """
 
 

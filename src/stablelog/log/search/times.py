@@ -103,8 +103,8 @@ def look_up_in_steps(
 
 
 def look_into_batch(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
-    """Decode a batch by a call of `work`. If this could block the event loop for too long, yield `work`, for the caller
-    to run in a thread.
+    """Decode a batch by a call of `work`, and return the result of this call. If the call could block the event loop
+    for too long, `work` is yielded: the caller runs it in a thread, and sends the result back.
     """
     if is_decoded_quickly(batch.header):
         return work()
@@ -188,7 +188,15 @@ def greatest_timestamp(segments: Callable[[], SegmentSource[Any]], start_offset:
 
 
 def _greatest(segments: Callable[[], SegmentSource[Any]], offset: int) -> Generator[Work | None, Any, int]:
-    """Return the greatest timestamp of all records from an offset on; -1 if there is no record."""
+    """Find the greatest timestamp of all records from an offset on, in steps.
+
+    Yields:
+        After each step, work that the caller runs in a thread, and whose result it sends back; or None if there is no
+        such work.
+
+    Returns:
+        The greatest timestamp; -1 if there is no record.
+    """
     greatest = NOTHING
     while True:
         segment = next(segments().readers_from(offset), None)
@@ -219,8 +227,15 @@ def _greatest(segments: Callable[[], SegmentSource[Any]], offset: int) -> Genera
 
 
 def _greatest_from(segments: Iterable[SegmentReader], greatest: int) -> int | None:
-    """Do one step of the search for the greatest timestamp in whole segments. Return the greatest timestamp, at least
-    `greatest`; None if the step has reached its limit of headers, so that another call must continue.
+    """Do one step of the search for the greatest timestamp in whole segments.
+
+    Args:
+        segments: the segments.
+        greatest: the greatest timestamp that was found before. Segments without a greater one are not read.
+
+    Returns:
+        The greatest timestamp, at least `greatest`; None if the step has reached its limit of headers, so that another
+        call must continue.
     """
     count = 0
     for segment in sorted(segments, key=attrgetter("max_timestamp"), reverse=True):
@@ -244,7 +259,9 @@ def _greatest_in(batch: Batch, offset: int) -> int:
 
 
 def run_lookup(lookup: Lookup) -> TimestampedOffset | None:
-    """Run all steps of a lookup at once, and return its result."""
+    """Run all steps of a lookup at once, with their work in this thread. Return the record that the lookup has found;
+    None if there is none.
+    """
     done: Any = None
     while True:
         try:

@@ -123,7 +123,12 @@ class GrowingSegment(Segment):
         self._replayed_from = progress.log_size, self.max_timestamp, self.max_timestamp_offset
 
     def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
-        """Continue with the existing index files, if they match the log. Return whether they do."""
+        """Continue with the existing index files, if they match the log. Return True if they do.
+
+        Args:
+            listing: the listing of the partition's directory.
+            are_synced: whether the last broker has synced the files before it closed the partition.
+        """
         position, timestamp, offset = self._replayed_from
         is_short = self.size - position <= WALK_READ_SIZE
         tail = partial(self.walk_unproven, position) if is_short else None
@@ -142,8 +147,8 @@ class GrowingSegment(Segment):
         )
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Append batches to the log file, and return their position. The caller then calls `index_batch` for each
-        batch.
+        """Append batches to the log file with one write, and return the position in the file where they begin. The
+        caller then calls `index_batch` for each batch.
         """
         assert self._log is not None
         assert self._log.size == self.size

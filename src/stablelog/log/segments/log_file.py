@@ -15,7 +15,9 @@ class LogFile:
     size: int
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes that are no batch."""
+        """Return the error for bytes at a position that are no batch: `error` itself or, if it is None, an error
+        without a reason.
+        """
         message = f"{self.path(LOG)}: the bytes at byte {position} are no batch. Restore the file"
         return DamageError(message) if error is None else error
 

@@ -58,7 +58,7 @@ class OpenFiles:
             self._segments.popitem(last=False)[0].evict()
 
     def forget_segment(self, segment: Evictable) -> None:
-        """Remove a segment from the cache: it has no open file and no index in memory any more."""
+        """Remove a segment from the cache, because it has no open file and no index in memory any more."""
         if self._shared is not None:
             self._shared.forget_segment(segment)
         else:

@@ -100,8 +100,7 @@ def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
 def prove_headers(
     disk: Disk, path: Path, size: int, crc: int, mapped: memoryview | None = None
 ) -> Iterator[None]:
-    """Check that the batch headers in the first `size` bytes of a log file have a known CRC. Each step covers about 8
-    MiB of the file, and may run in any thread.
+    """Check that the batch headers in the first `size` bytes of a log file have a known CRC.
 
     Args:
         disk: the disk of the file.
@@ -110,6 +109,9 @@ def prove_headers(
         crc: the expected CRC-32C over the headers of these batches.
         mapped: these bytes of the memory-mapped file, from which readers will read. The proof loads them into memory,
             so that the readers need not wait for the disk.
+
+    Yields:
+        None after each step, which covers about 8 MiB of the file. Any thread may run a step.
 
     Raises:
         DamageError: the file does not hold these batches. The message names the first damaged batch, if it can be
@@ -164,8 +166,14 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
 
 
 def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
-    """Return the 61 bytes of each header of the batches in a buffer, and the position after the last of these batches,
-    which may be after the end of the buffer. Only `batch_length` is checked.
+    """Find the headers of the batches in a buffer. Only the field `batch_length` of a header is checked.
+
+    Args:
+        buffer: bytes of a log file, which begin with a header. An incomplete header at the end is ignored.
+
+    Returns:
+        Two values: the 61 bytes of each header; and the position after the last of these batches, which may be after
+        the end of the buffer.
 
     Raises:
         DamageError: no batch can have the `batch_length` in a header.
@@ -184,7 +192,8 @@ def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
 
 def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
     """Load the bytes [begin, end) of the mapped file into memory, including the batch bodies, which readers will need.
-    Return whether these bytes are in memory now.
+    Return True if these bytes are in memory now; False if the file is not mapped, or if the operating system has no
+    call that loads them.
     """
     return mapped is not None and file.populate(mapped[begin:end])
 

@@ -129,7 +129,9 @@ def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary |
 
 
 def _end_of_swap(disk: Disk, directory: Path, base_offset: int) -> int:
-    """Return the end, exclusive, of the offsets of a segment that Kafka has compacted. It is read from the batches."""
+    """Return the end offset, exclusive, of a segment that Kafka has compacted. It is computed from the batches, because
+    Kafka writes no summary of the segment.
+    """
     content = disk.read_bytes(directory / f"{base_offset:020d}{LOG}{SWAP}")
     last = max((header.last_offset for _, header in headers_in(content)), default=base_offset)
     return last + 1

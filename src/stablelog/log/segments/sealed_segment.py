@@ -145,8 +145,8 @@ class SealedSegment(Segment):
         return self._txn_index
 
     def _loaded_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset index and the time index, mapped from their files; rebuilt from the log if the files do not match
-        the summary.
+        """Return the offset index and the time index. They are mapped from their files, or rebuilt from the log if the
+        files do not match the summary.
         """
         self._open_files.mark_used(self)
         found = load_indexes(self.disk, self.path, self.summary) or self._rebuilt_indexes()
@@ -154,8 +154,8 @@ class SealedSegment(Segment):
         return found
 
     def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset index and the time index, rebuilt from the batch headers. The log file need not be proven:
-        recovery uses these indexes before the proof.
+        """Return the offset index and the time index, rebuilt from the batch headers. The log file need not be proven,
+        because recovery uses these indexes before the proof.
         """
         offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         indexed, greatest, greatest_offset = 0, NOTHING, self.base_offset

@@ -165,11 +165,13 @@ class Segment(LogFile):
         return self.proof.unproven is None
 
     def prove(self, mapped: memoryview | None = None) -> Iterator[None]:
-        """Check the batch headers of the log file against their recorded CRC, if this was not done yet. May run in any
-        thread.
+        """Check the batch headers of the log file against their recorded CRC, if this was not done yet.
 
         Args:
-            mapped: the same bytes in the memory map from which readers will read.
+            mapped: the same bytes in the memory map from which readers will read; None if they need not be loaded.
+
+        Yields:
+            None after each step, as `proof.prove_headers` does. Any thread may run a step.
 
         Raises:
             DamageError: the log file has changed since it was written. All reads of it are refused from now on.
@@ -186,11 +188,16 @@ class Segment(LogFile):
         self.proof.unproven = None
 
     def scrub(self) -> Iterator[int | DamagedBatch]:
-        """Check the CRCs of all batches that the segment has now, as `proof.scrub` does. May run in any thread."""
+        """Check the CRCs of all batches that the segment has now. Any thread may run the steps.
+
+        Yields:
+            Each damaged batch and, from time to time, the number of bytes that were read since the last such number:
+            see `proof.scrub`.
+        """
         return scrub(self.disk, self.path(LOG), self.size)
 
     def add_damaged_batch(self, batch: DamagedBatch) -> bool:
-        """Refuse all reads of a damaged batch from now on. Return whether its damage was not known before."""
+        """Refuse all reads of a damaged batch from now on. Return True if its damage was not known before."""
         if batch in self.proof.damaged_batches:
             return False
         self.proof.damaged_batches = sorted(
@@ -214,7 +221,9 @@ class Segment(LogFile):
             pass
 
     def unproven_error(self) -> UnprovenError:
-        """Return the error for a read before the proof of the log file. It carries the proof, for the caller to run."""
+        """Return the error for a read before the proof of the log file. The error has the proof as work to do, for the
+        caller to run.
+        """
         mapped, unproven = None, self.proof.unproven
         if unproven is not None:
             with contextlib.suppress(DamageError, DiskError):  # the proof will report the reason
@@ -280,13 +289,21 @@ class Segment(LogFile):
         return seek(self, self.offset_index.position_before(offset), offset=offset)
 
     def header_at(self, offset: int) -> BatchHeader | None:
-        """Return the header of the first batch that contains or follows an offset. The log file need not be proven."""
+        """Return the header of the first batch that contains or follows an offset; None if there is no such batch. The
+        log file need not be proven.
+        """
         position = self.offset_index.position_before(offset)
         return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
 
     def whole_batches(self, first: FoundBatch, size: int) -> tuple[int, int]:
-        """Return the end, as (position, offset), of the last whole batch within `size` bytes from batch `first` on. It
-        is at least the end of `first`.
+        """Find the last whole batch within `size` bytes of the log file.
+
+        Args:
+            first: the batch at whose beginning these bytes begin.
+            size: the number of bytes, at least the size of `first`.
+
+        Returns:
+            The end of the batch that was found, as (position in the log file, offset).
         """
         end = first.position + size
         if end >= self.size:

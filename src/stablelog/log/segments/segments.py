@@ -67,7 +67,7 @@ class LogSegments(SegmentFiles[Segment]):
 
         Returns:
             Four values: the end offset of the truncated log, the size of the truncated log file, its segment, and the
-                later segments, which must be removed.
+            later segments, which must be removed.
         """
         place = self.place_of(offset)
         segment, later = self._row[place], self._row[place + 1 :]
@@ -82,10 +82,11 @@ class LogSegments(SegmentFiles[Segment]):
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> UnprovenError | None:
-        """Return the error that a reader at this offset would get in its next segment, because that log file is not
-        proven yet. It carries the proof, which the caller can run ahead of the reader.
+        """Return the error that a reader at this offset would get in its next segment, because the log file of that
+        segment is not proven yet. The error has the proof as work to do, so that the caller can run it before the
+        reader comes to the segment.
 
-        None if there is no next segment, if its log file is proven, or if its proof has failed.
+        Return None if there is no next segment, if its log file is proven, or if its proof has failed.
         """
         if self._are_proven:
             return None

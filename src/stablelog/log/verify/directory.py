@@ -76,7 +76,7 @@ def verify_directory(
 def _verify_first(
     directory: Path, names: list[str], bases: list[int], log_start: int
 ) -> Iterator[FileFinding]:
-    """Report a missing log file of the first segment."""
+    """Yield a finding if the log file of the first segment is missing."""
     if not bases:
         message = "is missing: the directory has no log file, but the partition was made with one"
     elif bases[0] > log_start:
@@ -87,7 +87,9 @@ def _verify_first(
 
 
 def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[FileFinding]:
-    """Report missing log files: those of segments with a summary, and those that must follow a segment with a summary."""
+    """Yield a finding for each log file that is missing: that of a segment with a summary, and that of a segment which
+    must follow a segment with a summary.
+    """
     begins = {offset_of(name) for name in names if is_summary(name)}
     ends = set()
     for base in bases:
@@ -101,7 +103,9 @@ def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: i
 
 
 def _verify_epochs(state: LogState) -> Iterator[FileFinding]:
-    """Compare the file of leader epochs with the batches. A missing file is no finding, because the broker rebuilds it."""
+    """Compare the file of leader epochs with the batches, and yield a finding if it contradicts them. A missing file is
+    no finding, because the broker rebuilds it.
+    """
     path = state.directory / EPOCH_FILE
     content = read_if_there(state.disk, path)
     if content is None:

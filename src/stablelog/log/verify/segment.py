@@ -126,7 +126,8 @@ class SegmentProof:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _prove_batches(self, file: File) -> Iterator[FileFinding]:
-        """Check each batch, and the index entries that point to it.
+        """Check each batch, and the index entries that point to it. Yield a finding for each entry that contradicts the
+        batches.
 
         A torn batch at the end of the last segment is no finding: a write is not finished, or a crash has left it, and
         the next start truncates the log there.
@@ -166,7 +167,9 @@ class SegmentProof:
             )
 
     def _advance_to(self, header: BatchHeader) -> Iterator[FileFinding]:
-        """Carry the state of the log on to the beginning of a batch."""
+        """Carry the state of the log on to the beginning of a batch. Yield a finding for each snapshot on the way that
+        contradicts the log, and for a batch whose offsets are past what the segment can hold.
+        """
         state = self._state
         is_whole = header.is_control or header.record_count == header.last_offset_delta + 1
         if header.base_offset > state.end_offset or not header.record_count or not is_whole:
@@ -201,8 +204,8 @@ class SegmentProof:
         seen.end_offset = state.end_offset = header.next_offset
 
     def _times_with(self, header: BatchHeader) -> tuple[int, int]:
-        """Return two timestamps, up to and including a batch: the greatest of the batches with records, and the
-        greatest of all batches.
+        """Return two timestamps of the segment up to and including a batch: the greatest one of the batches with
+        records, and the greatest one of all batches. An entry of the time index may have either.
         """
         seen = self._seen
         of_records = header.max_timestamp if header.record_count else NOTHING
@@ -211,7 +214,9 @@ class SegmentProof:
     # -- offset and time index ---------------------------------------------------------------------------------
 
     def _prove_entries(self, position: int, header: BatchHeader) -> Iterator[FileFinding]:
-        """Check the next entry of each index, if it points to this batch or to an earlier position."""
+        """Check the next entry of the offset index and that of the time index, if it points to this batch or to an
+        earlier position. Yield a finding for each wrong entry.
+        """
         place = self._offset_place
         if place < len(self._offset_index) and self._offset_index[place][1] <= position:
             offset, at = self._offset_index[place]
@@ -239,7 +244,7 @@ class SegmentProof:
             self._time_place += 1
 
     def _prove_index_ends(self) -> Iterator[FileFinding]:
-        """Report index entries that point past the last batch of a sealed segment."""
+        """Yield a finding for each index with an entry that points past the last batch of a sealed segment."""
         if self._offset_place < len(self._offset_index):
             at = self._offset_index[self._offset_place][1]
             yield self._finding(INDEX, _no_batch(self._offset_place, at))
@@ -275,7 +280,7 @@ class SegmentProof:
 
     def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[FileFinding]:
         """Compare the transaction index by the offsets of the markers only, because the log no longer contains the
-        beginning of every transaction.
+        beginning of every transaction. Yield a finding for each difference.
         """
         by_end = {txn.last_offset: txn for txn in found}
         for right in wanted:

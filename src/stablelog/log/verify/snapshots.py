@@ -62,22 +62,28 @@ class SnapshotProof:
         return marks
 
     def prove_up_to(self, end_offset: int) -> Iterator[FileFinding]:
-        """Compare the snapshots up to this offset, which the reading of the log has reached."""
+        """Compare the snapshots up to this offset, which the reading of the log has reached. Yield a finding for each
+        file that contradicts the log.
+        """
         while self._pending and self._pending[-1] <= end_offset:
             offset = self._pending.pop()
             is_known = self._state.is_complete and offset == self._state.end_offset
             yield from self._prove(offset, is_known=is_known)
 
     def prove_past_end(self) -> Iterator[FileFinding]:
-        """Report the snapshots after the end of the log."""
+        """Yield a finding for each snapshot after the end of the log."""
         for offset in self._pending:
             message = f"is a snapshot of offset {offset}, but the log ends at offset {self._state.end_offset}"
             yield FileFinding(self._state.path(offset, SNAPSHOT), message)
             yield from self._prove(offset, is_known=False)
 
     def _prove(self, offset: int, *, is_known: bool) -> Iterator[FileFinding]:
-        """Check both files of a snapshot. Their producers are compared with the log only if the whole producer state at
-        this offset `is_known` from the log.
+        """Check both files of a snapshot, and yield a finding for each one that is damaged or contradicts the log.
+
+        Args:
+            offset: the offset of the snapshot.
+            is_known: whether the whole producer state at this offset is known from the log. Only then are the producers
+                in the files compared with it.
         """
         for suffix, batch_count in ((PRODUCERS, self._state.batches_known), (SNAPSHOT, 1)):
             content, path = self._state.content(offset, suffix), self._state.path(offset, suffix)
@@ -111,7 +117,9 @@ class SnapshotProof:
                 yield FileFinding(path, f"producer {there.producer_id} has not written to the log")
 
     def _prove_progress(self, path: Path, progress: Summary) -> Iterator[FileFinding]:
-        """Check that the index files begin with the entries that the segment summary in a snapshot describes."""
+        """Check that the index files begin with the entries that the segment summary in a snapshot describes. Yield a
+        finding for each index file that does not.
+        """
         state, base_offset = self._state, progress.base_offset
         if not state.disk.exists(state.path(base_offset, LOG)) or state.is_compacted:
             return
@@ -123,8 +131,13 @@ class SnapshotProof:
 
 
 def agrees_with_log(said: ProducerEntry, known: ProducerEntry, batch_count: int) -> bool:
-    """Whether the state of a producer in a snapshot matches the log. It may have fewer batches, because the producer
-    may have expired between two of its batches.
+    """Whether the state of a producer in a snapshot matches the log. The snapshot may have fewer batches than the log,
+    because the producer may have expired between two of its batches.
+
+    Args:
+        said: the state in the snapshot.
+        known: the state that follows from the log.
+        batch_count: how many of the last batches are compared; 1 for a `.snapshot` file.
     """
     batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
     if batch_count == 1:
