@@ -318,7 +318,7 @@ class Broker:
     async def _end_work(self, topic_name: str) -> None:
         """Wait until no thread reads or writes open partitions of a topic.
 
-        None begins to read or write them before the caller's next await.
+        After this call, no thread begins to read or write them before the caller's next await.
         """
         while True:
             await self.compactor.end_compaction_of(topic_name)
@@ -404,7 +404,7 @@ class Broker:
         """Run `work`, which decodes a large batch, in the thread for such work. Return its result or raise its
         exception.
 
-        One piece of work runs at a time; the others wait in the order of the calls.
+        The thread runs one piece of work at a time; the others wait in the order of the calls.
         """
         # Callers wait for this lock, and not in the queue of the executor. A caller that waits for the lock can be
         # cancelled. Work in the queue of the executor would run although its caller was cancelled.

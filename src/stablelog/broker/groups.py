@@ -67,7 +67,9 @@ class BrokerGroups:
         self.set_timer()
 
     async def carry_out_decision(self, decision: GroupDecision[Any]) -> Any:
-        """Append the records of a decision, wait until they are durable, and return the response to its request."""
+        """Append the records of a decision to the offsets log, wait until they are durable, and return the decision's
+        response to its request.
+        """
         self.apply_decision(decision)
         await self.wait_until_durable()
         return decision.answer
@@ -130,8 +132,12 @@ class BrokerGroups:
                 token.set_exception(RefusedError(ErrorCode.coordinator_not_available, "the broker stops"))
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Apply a marker in the offsets log: the offsets that the transaction has committed take effect, or are
-        dropped.
+        """Apply a marker in the offsets log to the offsets of its transaction. After a commit marker, the offsets take
+        effect; after an abort marker, they are dropped.
+
+        Args:
+            producer_id: the producer id of the transaction.
+            commit: whether the marker is a commit marker.
         """
         self.coordinator.txn_ended(producer_id, commit=commit)
         self._apply_ended_soon()

@@ -128,7 +128,9 @@ class Context(NamedTuple):
         return self.access is None or self.access.allows_some(operation, kind)
 
     def allowed_operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return the operations that the client may carry out on a resource, as bits by Kafka's numbers (KIP-430)."""
+        """Return the operations that the client may carry out on a resource, as a number in which the bit at position N
+        stands for the operation with Kafka's number N (KIP-430).
+        """
         return every_operation(kind) if self.access is None else self.access.allowed_operations(kind, name)
 
     def charge_partitions(self, count: int, *, strict_since: int) -> None:
@@ -155,8 +157,10 @@ async def for_each(
     Args:
         items: the items.
         answer: called with an item.
-        at_once: this many of the first calls are made without a break, unless `turn` is given.
-        turn: the turn of the work that these calls are a part of.
+        at_once: the first `at_once` calls are made one after another, without other tasks in between. It has no effect
+            if `turn` is given.
+        turn: the turn of the event loop that the caller has begun. Its time limit then applies to the caller's earlier
+            work and to these calls together. None to begin a new turn.
     """
     return tuple([answer(item) async for item in in_turns(items, at_once=at_once, turn=turn)])
 
@@ -169,8 +173,8 @@ async def for_each_part(
     *,
     at_once: int = 1,
 ) -> tuple[Joined, ...]:
-    """Call `answer` for each part of each item, such as the partitions of the topics of a request, and join the
-    results.
+    """Call `answer` for each part of each item, such as the partitions of the topics of a request. Join the results of
+    the parts of each item, such as those of a topic.
 
     If the calls take long, other tasks of the event loop run between two calls.
 
@@ -179,10 +183,10 @@ async def for_each_part(
         parts: returns the parts of an item.
         answer: called with an item and one of its parts.
         join: called with an item and the results of its parts.
-        at_once: this many of the first calls of `answer` are made without a break.
+        at_once: the first `at_once` calls of `answer` are made one after another, without other tasks in between.
 
     Returns:
-        The results of `join`, in the order of the items.
+        A tuple with the result of `join` for each item, in the order of the items.
     """
     pairs = ((item, part) for item in items for part in parts(item))
     results = iter([answer(item, part) async for item, part in in_turns(pairs, at_once=at_once)])
@@ -192,7 +196,8 @@ async def for_each_part(
 def error_code_for(broker: Broker, error: Exception, codes: PartitionCodes) -> ErrorCode:
     """Return the API's error code for an exception that concerns one partition (one of PARTITION_ERRORS).
 
-    Damaged data and disk errors are also logged, each message once.
+    If the exception reports damaged data or a disk error, it is also logged, because the error code names neither the
+    file nor the cause. Each message is logged only once.
     """
     broker.damage_log.log_once(error)
     return codes.code_for_error(error)

@@ -60,7 +60,9 @@ async def _abort_children(broker: Broker, request: "messages.AbortJointRequest",
 async def handle(
     broker: Broker, request: "messages.AbortJointRequest", context: Context
 ) -> "messages.AbortJointResponse":
-    """Abort the children that the request names, and return whether the version is committed instead."""
+    """Abort the children that the request names, unless their version is committed already. The response says whether
+    it is.
+    """
     try:
         # Hold the lock `appending`, so that the children end before a later request of the connection begins.
         async with context.appending:

@@ -50,7 +50,9 @@ def parse_filter(asked: AskedFilter) -> AclFilter:
 
 
 def request_author(context: Context) -> "AclAuthor":
-    """Return the client that changes ACLs with a request, for the log."""
+    """Return the client that changes ACLs with a request: its principal and its address, which the log line of the
+    change names.
+    """
     assert context.access is not None
     from stablelog.broker.security.acl_store import AclAuthor  # only a broker with an authorizer needs it
 

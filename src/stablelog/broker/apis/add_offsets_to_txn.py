@@ -40,7 +40,7 @@ async def handle(
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)
         if not request.group_id:
-            raise RefusedError(ErrorCode.invalid_group_id, "the group id is empty")
+            raise RefusedError(ErrorCode.invalid_group_id, "the group id in the request is empty")
         broker.reserve.check(WHILE_FULL)
         group = broker.transactions.begin_group(
             request.transactional_id, request.producer_id, request.producer_epoch, WHILE_FULL

@@ -58,7 +58,15 @@ BROKERS_VERSION = 4  # From this version on, requests are those of brokers.
 def _refused_code(
     broker: Broker, context: Context, target: TopicPartition, *, verify_only: bool
 ) -> ErrorCode | None:
-    """Return the error code for a partition that the client's transaction cannot write to; None if it can be added."""
+    """Return the error code for a partition that the client's transaction cannot write to; None if it can be added.
+
+    Args:
+        broker: the broker.
+        context: the client, which needs the right to write to the topic.
+        target: topic and index of the partition.
+        verify_only: whether the request only asks if the partition is part of the transaction already. An offline
+            partition is not refused then.
+    """
     if context.api_version < BROKERS_VERSION:
         denied = context.denied_code(Operation.WRITE, ResourceType.TOPIC, target[0])
         if denied is not None:
@@ -68,9 +76,10 @@ def _refused_code(
 
 
 def _allow_abort(broker: Broker, asked: "AddPartitionsToTxnTransaction") -> None:
-    """After a refused AddPartitionsToTxn, accept an abort from a producer whose transaction has not begun.
+    """Let a producer abort a transaction that has not begun, because its AddPartitionsToTxn request was refused.
 
-    librdkafka sends such an abort. If the producer's transaction is open, nothing changes: the producer can abort the
+    After such a refusal, librdkafka sends EndTxn with an abort, which the coordinator would otherwise refuse because
+    there is no open transaction. If the producer's transaction is open, nothing changes: the producer can abort the
     transaction, or retry the request.
     """
     group = broker.transactions.find_group(asked.transactional_id)

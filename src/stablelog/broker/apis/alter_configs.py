@@ -35,7 +35,8 @@ messages = API.messages
 
 
 def _replace_configs(asked: "AlterConfigsResource", present: PresentConfigs) -> dict[str, str]:
-    """Return the settings of a resource after the replacement.
+    """Return all settings that a resource has after the replacement, as text by name: those of the request, and the
+    present values of settings that are fixed when a topic is created.
 
     Raises:
         RefusedError: a value is null.

@@ -68,7 +68,9 @@ def _reassignment_code(
 async def handle(
     broker: Broker, request: "AlterPartitionReassignmentsRequest", context: Context
 ) -> "AlterPartitionReassignmentsResponse":
-    """Return success for partitions that are assigned to this broker already, and an error for all others."""
+    """Return success for each partition that the request assigns to this broker alone, because it is there already.
+    Return an error for all others.
+    """
     denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
 
     def answer(topic: "ReassignableTopic", asked: "ReassignablePartition") -> "ReassignablePartitionResponse":

@@ -44,8 +44,9 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "AlterReplicaLogDirsRequest", context: Context
 ) -> "AlterReplicaLogDirsResponse":
-    """Return success for partitions in the broker's data directory, and an error for others. Each topic is returned
-    once.
+    """Return success for partitions that the request assigns to the broker's data directory, because they are there
+    already. Return an error for others. The response has each topic once, even if the request names it for several
+    directories.
     """
     denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
     here = broker.directory.path.resolve()

@@ -32,7 +32,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "AlterUserScramCredentialsRequest", context: Context
 ) -> "AlterUserScramCredentialsResponse":
-    """Change the credentials, and return the outcome for each user."""
+    """Change the credentials, and return for each user an error code and message; `none` if the change was made."""
     from stablelog.security.credentials import (
         AlterationOutcome,
         CredentialDeletion,

@@ -78,10 +78,12 @@ async def require_joint(
 async def _begin_version(
     broker: Broker, request: "messages.BeginJointRequest", context: Context
 ) -> Decided | None:
-    """Begin the version, or only read its state if the request names no run.
+    """Begin the version of the joint commit for the run that the request names. If the request names no run, only read
+    the state of the version.
 
     Returns:
-        The decision; None if the transaction group of the version does not exist, so that the version was never begun.
+        The decision, with the state of the version in its answer. None if the request names no run and the transaction
+        group does not exist: no version of the joint commit was ever begun then.
     """
     operation = Operation.WRITE if request.run else Operation.DESCRIBE
     await require_joint(context, request.group, request.key, operation=operation)
@@ -99,7 +101,7 @@ async def _begin_version(
 async def handle(
     broker: Broker, request: "messages.BeginJointRequest", context: Context
 ) -> "messages.BeginJointResponse":
-    """Begin the version of the joint commit, and return whether it is committed already."""
+    """Begin the version of the joint commit for a run. The response says whether the version is committed already."""
     try:
         # Hold the lock `appending`, so that a version begins before a later request of the connection.
         async with context.appending:

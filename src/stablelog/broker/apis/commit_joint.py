@@ -69,10 +69,11 @@ OFFSETS_AT_ONCE = 300  # The number of offsets that are written in one turn of t
 def _offset_records(
     broker: Broker, group_offsets: "Sequence[messages.JointOffset]"
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return records for the offsets log (`__consumer_offsets`) that commit the offsets of the request.
+    """Return records for the offsets log (`__consumer_offsets`) that commit the offsets of the request, each as (key,
+    value).
 
     Raises:
-        RefusedError: an offset cannot be committed; the message names it.
+        RefusedError: an offset cannot be committed; the message names the group and the partition.
     """
     by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
     for asked in group_offsets:
@@ -107,7 +108,7 @@ async def _write_offsets(
     """Write the offsets of the request in a child transaction that the broker begins, and wait until they are durable.
 
     Returns:
-        The child.
+        The child transaction, which the caller commits together with the children that the request names.
     """
     groups = broker.groups
     child = group.apply(
@@ -192,7 +193,7 @@ async def _commit_children(
 async def handle(
     broker: Broker, request: "messages.CommitJointRequest", context: Context
 ) -> "messages.CommitJointResponse":
-    """Commit the children together, and return the commit sequence."""
+    """Commit the children together, and return the commit sequence of the joint commit."""
     try:
         # Hold the lock `appending`, so that the commit is decided before a later request of the connection begins.
         async with context.appending:

@@ -158,15 +158,19 @@ async def change_each(
     validate_only: bool,
     context: Context,
 ) -> tuple[Answer, ...]:
-    """Change the settings of each resource, and return the answer for each. An error of one does not affect the others.
+    """Change the settings of each resource. An error of one resource does not affect the others.
 
     Args:
         broker: the broker.
         resources: the resources of the request.
         change: returns the settings of a resource after the change.
-        answer: makes the answer for a resource from its error code and error message.
+        answer: makes the part of the response for a resource from its error code and error message. The message is None
+            if there is no error.
         validate_only: whether the changes are only checked.
         context: the client.
+
+    Returns:
+        The results of `answer`, in the order of the resources.
     """
     named = Counter((asked.resource_type, asked.resource_name) for asked in resources)
 
@@ -180,7 +184,8 @@ async def change_each(
             require_config_right(context, Operation.ALTER_CONFIGS, asked.resource_type, asked.resource_name)
             if named[asked.resource_type, asked.resource_name] > 1:
                 raise RefusedError(
-                    ErrorCode.invalid_request, "a resource is named more than once in the request"
+                    ErrorCode.invalid_request,
+                    "a resource is named more than once in the request: name each once",
                 )
             if asked.resource_type == ConfigResourceType.TOPIC and asked.resource_name:
                 check_topic_name(asked.resource_name)

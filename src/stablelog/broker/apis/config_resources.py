@@ -118,11 +118,15 @@ def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | Brok
     """
     if resource_type == ConfigResourceType.TOPIC:
         if not name:
-            raise RefusedError(ErrorCode.invalid_request, "a resource of type 2 needs the name of a topic")
+            raise RefusedError(
+                ErrorCode.invalid_request, "a resource of type 2 (a topic) in the request has no name"
+            )
         return broker.topics.named(name)
     if resource_type == ConfigResourceType.GROUP:
         if not name:
-            raise RefusedError(ErrorCode.invalid_request, "a resource of type 32 needs the name of a group")
+            raise RefusedError(
+                ErrorCode.invalid_request, "a resource of type 32 (a group) in the request has no name"
+            )
         return GroupResource(name)
     if resource_type != ConfigResourceType.BROKER:
         why = NOT_HERE.get(resource_type, f"resource type {resource_type} is unknown")
@@ -170,7 +174,9 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
 
 
 def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
-    """Return every setting of a consumer group: the group's own value, or the broker's."""
+    """Return every setting of a consumer group. Each has the group's own value if there is one, followed by the values
+    of the broker, which apply otherwise.
+    """
     own = broker.config.groups.own.get(group, NOTHING)
     return [
         ConfigValue(
@@ -184,7 +190,9 @@ def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
 
 
 def broker_config_values(broker: Broker, resource: BrokerResource) -> list[ConfigValue]:
-    """Return every setting of this broker, or the dynamic settings of all brokers of the cluster."""
+    """Return settings of a resource of type BROKER: every setting if the resource is this broker, or only the dynamic
+    settings if it stands for all brokers of the cluster.
+    """
     if resource is BrokerResource.ALL:
         texts = broker.config.dynamic_defaults
         source = ValueSource.DYNAMIC_DEFAULT_BROKER

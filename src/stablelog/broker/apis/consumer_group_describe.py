@@ -117,7 +117,11 @@ def _group_response(
 async def handle(
     broker: Broker, request: "ConsumerGroupDescribeRequest", context: Context
 ) -> "ConsumerGroupDescribeResponse":
-    """Describe each group that the request names, once all earlier decisions of the coordinator are durable."""
+    """Describe each group that the request names.
+
+    The description contains the present state of the coordinator. The response is sent when the records of this state
+    are durable, so that it reports nothing that a crash could undo.
+    """
     coordinator = broker.groups.coordinator
 
     def describe(group_id: str) -> DescribedConsumerGroup:

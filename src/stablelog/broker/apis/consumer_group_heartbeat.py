@@ -79,10 +79,11 @@ class SubscribableTopics:
 async def _select_topics(
     broker: Broker, context: Context, request: HeartbeatRequest
 ) -> PatternSelection | None:
-    """Return the topics that match the regular expression of a member, of those that the client may describe.
+    """Return the topics that match the regular expression of a member and that the client may describe; None if the
+    member has no regular expression.
 
     Only topics that are new since an earlier heartbeat of the group are compared with the expression, unless the rights
-    of clients have changed. Other tasks run in between. None if the member has no regular expression.
+    of clients have changed. If many topics have to be compared, other tasks of the event loop run in between.
     """
     consumers = broker.groups.coordinator.consumers
     pattern = consumers.pattern_of(request)
@@ -138,7 +139,9 @@ def _heartbeat_response(answer: HeartbeatAnswer) -> "ConsumerGroupHeartbeatRespo
 async def handle(
     broker: Broker, request: "ConsumerGroupHeartbeatRequest", context: Context
 ) -> "ConsumerGroupHeartbeatResponse":
-    """Handle the heartbeat, wait until its records are durable, and return the response."""
+    """Handle the heartbeat, wait until its records are durable, and return the member's epoch and, if it has changed,
+    the member's assignment.
+    """
     heartbeat = HeartbeatRequest(
         group_id=request.group_id,
         member_id=request.member_id,

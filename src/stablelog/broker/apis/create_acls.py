@@ -59,7 +59,10 @@ def _parse_entry(asked: "AclCreation") -> AclBinding:
 async def _create_bindings(
     broker: Broker, request: "CreateAclsRequest", context: Context
 ) -> list[RefusedError | None]:
-    """Create the ACLs of the valid entries. Return the error of each entry, or None.
+    """Create the ACLs of the valid entries of the request.
+
+    Returns:
+        For each entry, the error for which it was refused; None if its ACL exists now.
 
     Raises:
         RefusedError: no ACL was created.
@@ -80,7 +83,7 @@ async def _create_bindings(
 
 
 async def handle(broker: Broker, request: "CreateAclsRequest", context: Context) -> "CreateAclsResponse":
-    """Create the ACL of each valid entry, and return the error of each entry."""
+    """Create the ACL of each valid entry, and return the error code of each entry, `none` if its ACL exists now."""
     try:
         errors = await _create_bindings(broker, request, context)
     except RefusedError as refused:

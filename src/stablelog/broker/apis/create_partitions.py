@@ -52,7 +52,8 @@ async def _add_partitions(
             )
         if asked.count <= topic.partition_count:
             raise RefusedError(
-                ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already"
+                ErrorCode.invalid_partitions,
+                f"topic {asked.name} has {topic.partition_count} partitions already: ask for a greater number",
             )
         context.charge_partitions(asked.count - topic.partition_count, strict_since=STRICT_SINCE)
         if not validate_only:
@@ -67,7 +68,9 @@ async def _add_partitions(
 async def handle(
     broker: Broker, request: "CreatePartitionsRequest", context: Context
 ) -> "CreatePartitionsResponse":
-    """Add partitions to each topic that the request names. An error of one topic does not affect the others."""
+    """Add partitions to each topic that the request names, and return the error code of each topic. An error of one
+    topic does not affect the others.
+    """
     return messages.CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(

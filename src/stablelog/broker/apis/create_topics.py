@@ -122,7 +122,9 @@ async def _create_topic(
 
 
 async def handle(broker: Broker, request: "CreateTopicsRequest", context: Context) -> "CreateTopicsResponse":
-    """Create each topic that the request names. An error of one topic does not affect the others."""
+    """Create each topic that the request names. Return its id and its settings, or an error code. An error of one topic
+    does not affect the others.
+    """
     named = Counter(topic.name for topic in request.topics)
     results = []
     async for asked in in_turns(request.topics):

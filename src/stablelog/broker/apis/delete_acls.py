@@ -59,7 +59,10 @@ def _refused_filter(error: RefusedError) -> "DeleteAclsFilterResult":
 async def _delete_bindings(
     broker: Broker, request: "DeleteAclsRequest", context: Context
 ) -> "list[DeleteAclsFilterResult]":
-    """Delete the ACLs that the valid filters select. Return the result of each filter.
+    """Delete the ACLs that the valid filters select.
+
+    Returns:
+        For each filter, the ACLs that were deleted because of it, or the error for which the filter was refused.
 
     Raises:
         RefusedError: no ACL was deleted.

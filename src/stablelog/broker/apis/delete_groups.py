@@ -1,7 +1,8 @@
 """DeleteGroups (42): delete consumer groups that have no members, with all their committed offsets.
 
-Behaviour: the offsets of a group are deleted first, and the group with the last of them. If the broker stops in
-between, or the group gets a member, the group remains without some of its offsets.
+Behaviour: the broker deletes the committed offsets of a group in several steps. The last step also deletes the group
+itself. If the broker stops between two steps, or a member joins the group meanwhile, the group continues to exist, but
+the offsets that were deleted already are lost.
 """
 
 import asyncio
@@ -27,7 +28,12 @@ messages = API.messages
 
 
 async def _delete_group(broker: Broker, group_id: str, context: Context) -> "DeletableGroupResult":
-    """Delete a group. If it has many offsets, other tasks run between two parts of the deletion."""
+    """Delete a group, and return its part of the response: the id of the group and an error code, `none` if it was
+    deleted.
+
+    A group with many committed offsets is deleted in several steps. Other tasks of the event loop run between two
+    steps.
+    """
     denied = context.denied_code(Operation.DELETE, ResourceType.GROUP, group_id)
     if denied is not None:
         return messages.DeletableGroupResult(group_id=group_id, error_code=denied)
@@ -40,7 +46,10 @@ async def _delete_group(broker: Broker, group_id: str, context: Context) -> "Del
 
 
 async def handle(broker: Broker, request: "DeleteGroupsRequest", context: Context) -> "DeleteGroupsResponse":
-    """Delete each group that the request names. An error of one group does not affect the others."""
+    """Delete each group that the request names, and return the error code of each group.
+
+    An error of one group does not affect the others. The response is sent when the deletions are durable.
+    """
     # Hold the lock `appending`, so that the groups of one connection change in the order of its requests.
     async with context.appending:
         group_ids = dict.fromkeys(request.groups_names)

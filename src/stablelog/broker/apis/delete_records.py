@@ -62,10 +62,10 @@ async def handle(
 async def _delete_partition_records(
     broker: Broker, name: str, asked: "DeleteRecordsPartition", context: Context
 ) -> "DeleteRecordsPartitionResult":
-    """Delete records of one partition.
+    """Delete records of one partition, and return its new log start offset or its error code.
 
-    If the deletion needs commit indexes that are in the object store, it loads them and begins again. The result is the
-    same, whether the first attempt has moved the log start or not.
+    The deletion may need commit indexes that are in the object store. It then loads them and begins again. The first
+    attempt may have moved the log start already; this does not change the result.
     """
     try:
         context.require(Operation.DELETE, ResourceType.TOPIC, name)

@@ -67,6 +67,8 @@ async def _delete_topic(
 
 
 async def handle(broker: Broker, request: "DeleteTopicsRequest", context: Context) -> "DeleteTopicsResponse":
-    """Delete each topic that the request names. An error of one topic does not affect the others."""
+    """Delete each topic that the request names, and return the error code of each topic. An error of one topic does not
+    affect the others.
+    """
     results = [await _delete_topic(broker, asked, context) async for asked in in_turns(request.topics)]
     return messages.DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

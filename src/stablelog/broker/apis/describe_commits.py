@@ -39,7 +39,8 @@ else:
 async def handle(
     broker: Broker, request: "messages.DescribeCommitsRequest", context: Context
 ) -> "messages.DescribeCommitsResponse":
-    """Return the transactions of the partition from the given offset on, and wait for one if there is none.
+    """Return the transactions of the partition from the given offset on. If there is none, wait for one until
+    `max_wait_ms` is over.
 
     All data of the response is in the partition's commit indexes, so no record is read.
     """

@@ -51,7 +51,8 @@ NAMED_MAX = 5  # The maximum number of partitions that the message of a refused 
 
 
 def _topic_views(broker: Broker, name: str) -> list[CommitOrder]:
-    """Return the partitions of a topic as read in commit order (their *views*), by partition index.
+    """Return the partitions of a topic, by partition index, each as the object through which it is read in commit order
+    (its *view*).
 
     Raises:
         RefusedError: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
@@ -113,6 +114,13 @@ def _cut_sequence(
 
     A commit is resolved if all its markers, and all markers of every earlier commit of the group, are durable.
 
+    Args:
+        broker: the broker.
+        numbers: the transaction group that numbers the commits; None if no transaction of the group has begun yet.
+        group: the name of the group.
+        asked: the commit sequence that the request names, or RESOLVED.
+        context: the client.
+
     Raises:
         RefusedError: the commit is not resolved, or the broker does not know yet whether it is.
     """
@@ -142,16 +150,19 @@ def _cut_sequence(
         return resolved
     raise RefusedError(
         ErrorCode.invalid_request,
-        f"commit sequence {asked} is not resolved in {group_in_words(group)}; the last resolved one is {resolved}",
+        f"commit sequence {asked} is not resolved in {group_in_words(group)}: not all markers of the commits "
+        f"up to it are durable. The last resolved commit sequence is {resolved}",
     )
 
 
 async def handle(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Return the commit sequence of the cut and its offsets in all partitions of the topics.
+    """Return the commit sequence of the cut, and for each partition of the topics the offset at which the cut divides
+    it.
 
-    If a commit index is in the object store and not in the broker's cache, it is loaded and the work begins again.
+    If a commit index is in the object store and not in the broker's cache, it is loaded, and the response is computed
+    again from the beginning.
     """
     try:
         async for name in in_turns(request.topics if context.access is not None else ()):
@@ -167,7 +178,11 @@ async def handle(
 def _describe_cut(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Return the response. There is no await, so that the commit sequence and the offsets belong to the same moment."""
+    """Return the response.
+
+    The function contains no await between the reads of the commit sequence and of the offsets, so that both belong to
+    the same moment.
+    """
     # A topic that is named several times is returned once.
     names = list(dict.fromkeys(request.topics))
     group = _common_group(broker, request)

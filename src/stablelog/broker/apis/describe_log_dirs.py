@@ -97,7 +97,9 @@ async def handle(
 
 
 def _volume(directory: Path) -> tuple[int, int]:
-    """Return the total and the free bytes of the directory's volume; -1 for both if they are unknown, as in Kafka."""
+    """Return (total bytes, free bytes) of the volume that the directory is on; (-1, -1) if they are unknown, as in
+    Kafka.
+    """
     try:
         volume = os.statvfs(directory)
     except OSError:

@@ -56,7 +56,7 @@ PAGE_SIZE_MAX = 2000  # Kafka's default of max.request.partition.size.limit
 
 
 def _sorted_once(names: Iterable[str]) -> Iterator[str]:
-    """Yield each name once, in order. Only as many names are sorted as the caller takes."""
+    """Yield each name once, in alphabetical order. Only as many names are sorted as the caller takes."""
     heap = list(set(names))
     heapify(heap)
     while heap:

@@ -69,7 +69,9 @@ def _describe_transaction(broker: Broker, transactional_id: str, context: Contex
 async def handle(
     broker: Broker, request: "DescribeTransactionsRequest", context: Context
 ) -> "DescribeTransactionsResponse":
-    """Return the state of each transactional id that the request names."""
+    """Return the state of each transactional id that the request names, or an error code for an id that is unknown or
+    that the client may not describe.
+    """
     return messages.DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(

@@ -72,7 +72,9 @@ async def _requested_partitions(request: "ElectLeadersRequest") -> AsyncIterator
 
 
 async def handle(broker: Broker, request: "ElectLeadersRequest", context: Context) -> "ElectLeadersResponse":
-    """Return for each partition why no election is made. There is only one replica that could lead the partition."""
+    """Return for each partition the reason why no election takes place: each partition has only one replica that could
+    lead it.
+    """
     denied = context.denied_code(Operation.ALTER, ResourceType.CLUSTER)
     codes = TYPES.get(request.election_type)
     turn = Turn()

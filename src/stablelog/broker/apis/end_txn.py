@@ -37,7 +37,9 @@ messages = API.messages
 
 
 async def handle(broker: Broker, request: "EndTxnRequest", context: Context) -> "EndTxnResponse":
-    """End the producer's transaction, wait until its markers are written, and return the next producer id and epoch."""
+    """End the producer's transaction, wait until its markers are written, and return the producer id and epoch for the
+    producer's next transaction.
+    """
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         group = broker.transactions.require_group(request.transactional_id)

@@ -77,7 +77,8 @@ def _topic_name(broker: Broker, topic: WantedTopic | ForgottenTopic) -> str:
 
 
 async def _find_session(broker: Broker, request: FetchRequest, owner: Principal) -> FetchSession:
-    """Return the fetch session of this request: a new one for a full fetch, otherwise the one that it names (KIP-227).
+    """Return the fetch session of this request (KIP-227): a new one for a full fetch, or for an incremental fetch the
+    one that it names.
 
     Raises:
         RefusedError: the session does not exist any more, or its epoch does not match.
@@ -187,11 +188,13 @@ async def _read_all(
     codes: PartitionCodes,
     poll: LongPoll,
 ) -> SessionRead:
-    """Read every partition of the session. If the session has many, other tasks run between two partitions.
+    """Read every partition of the session, and return what was found. If the session has many partitions, other tasks
+    of the event loop run between two of them.
 
     The client's right to read a topic is checked directly before each read, because ACLs and the partitions of the
-    session may change while the request waits. After this call, `poll` waits for the partitions that cannot be read
-    yet.
+    session may change while the request waits. A partition that cannot be read yet, because it is not open or its
+    records must first be loaded, is registered with `poll`. A later wait of `poll` then ends when the partition can be
+    read.
     """
     found = SessionRead()
     # Copy the keys only: a copy of the items would make so many tuples at once that several garbage collections run.
@@ -225,10 +228,11 @@ async def _read_all(
 
 
 async def _load_pages(broker: Broker, found: SessionRead, codes: PartitionCodes) -> None:
-    """Load the pages of the records into memory, in a thread.
+    """Load the memory pages that contain the records from the log files into memory, in a thread.
 
-    If the event loop read a page that is not in memory, it would wait for the disk, and so would all clients. A
-    partition whose pages cannot be read gets no records, and the error code of an offline partition.
+    If the event loop read a page that is not in memory, it would wait for the disk, and so would all clients. If the
+    pages of a partition cannot be read, its entry in `found` is replaced by one without records and with the error code
+    of an offline partition.
     """
     for key, answer in found.answers.items():
         for records in answer.records:
@@ -335,7 +339,13 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
 
 
 async def _response_size(found: SessionRead, *, incremental: bool) -> int:
-    """Return the number of bytes of a response, without the names of topics and the fields of a partition that vary."""
+    """Return the number of bytes of a response, without the names of topics and those fields of a partition whose size
+    varies.
+
+    Args:
+        found: what was read.
+        incremental: whether the response leaves out partitions that have neither records nor an error.
+    """
     count = len(found.answers)
     if incremental:
         count = 0
@@ -367,9 +377,10 @@ def _throttled_response(
 async def _free(
     request: FetchRequest, found: SessionRead, topics: list[FetchedTopic], session: FetchSession
 ) -> None:
-    """Free the memory of the request and of the response, in several turns of the event loop.
+    """Free the memory of the request and of the response in several turns of the event loop.
 
-    Python needs so long to free the objects of many partitions at once that the event loop would be blocked.
+    Python needs so long to free the objects of many partitions at once that the event loop would serve no other client
+    meanwhile.
     """
     wanted = (topic.partitions for topic in request.topics)
     answered = (topic.partitions for topic in topics)

@@ -51,11 +51,11 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 def _change_configs(asked: "AlterConfigsResource", present: PresentConfigs) -> dict[str, str]:
-    """Return the settings of a resource after the changes.
+    """Return the settings of a resource after the changes, as text by name.
 
     Raises:
-        UsageError: the resource does not have a setting.
-        RefusedError: an operation is unknown, or lacks a value.
+        UsageError: the resource does not have a setting that the request names.
+        RefusedError: the request has an unknown operation, or an operation without the value that it needs.
     """
     result = dict(present.own)
     for change in asked.configs:

@@ -41,7 +41,9 @@ ONE_MS = timedelta(milliseconds=1)
 
 
 async def handle(broker: Broker, request: "JoinGroupRequest", context: Context) -> "JoinGroupResponse":
-    """Add the member to its group, wait until the next generation begins, and return the generation."""
+    """Add the member to its group, wait until the next generation begins, and return the number of the generation, its
+    leader and its protocol. The leader also gets the list of the members.
+    """
     session_timeout_ms = request.session_timeout // ONE_MS
     rebalance_timeout_ms = request.rebalance_timeout // ONE_MS
     join = JoinRequest(

@@ -30,7 +30,9 @@ LEAVING_AT_ONCE = 500  # The number of members of a request that leave in one tu
 
 
 async def handle(broker: Broker, request: "LeaveGroupRequest", context: Context) -> "LeaveGroupResponse":
-    """Remove each member that the request names. An error of one member does not affect the others."""
+    """Remove each member that the request names, and return an error code for each member. An error of one member does
+    not affect the others.
+    """
     denied = context.denied_code(Operation.READ, ResourceType.GROUP, request.group_id)
     if denied is not None:
         return messages.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=denied, members=())

@@ -31,7 +31,7 @@ messages = API.messages
 
 
 async def handle(broker: Broker, request: "ListGroupsRequest", context: Context) -> "ListGroupsResponse":
-    """Return the groups of the states and types that the request names, as far as the client may describe them."""
+    """Return the groups that are in a state and of a type which the request names, and that the client may describe."""
     listed = await broker.groups.carry_out_decision(
         broker.groups.coordinator.list_groups(request.states_filter, request.types_filter)
     )

@@ -97,7 +97,7 @@ async def _find_offset(
     """Find the offset that the request asks for in one partition.
 
     Returns:
-        (offset, timestamp, leader epoch), with -1 for each that does not exist.
+        (offset, timestamp of the record at the offset, leader epoch of the offset). A part that does not exist is -1.
     """
     isolation, timestamp = limits.isolation, asked.timestamp
     if timestamp < 0 and limits.api_version < FIRST_VERSIONS.get(timestamp, UNKNOWN_TIMESTAMP):
@@ -154,9 +154,8 @@ async def _load_from_store(
 
 
 def _boundary_offset(partition: Partition, timestamp: int, isolation: Isolation) -> int:
-    """Return the offset for a special timestamp: the first or the last one on the local disk, or in the object store.
-
-    -1 if there is none.
+    """Return the offset that a special timestamp stands for: the first or the last one on the local disk, or in the
+    object store; -1 if there is no such offset.
     """
     remote, start = partition.remote, partition.visible_start(isolation)
     if timestamp == EARLIEST:
@@ -178,7 +177,7 @@ def _start_lookup(partition: Partition, timestamp: int, isolation: Isolation) ->
 
 
 async def _wait_for_markers(broker: Broker, request: "ListOffsetsRequest", context: Context) -> None:
-    """Wait until readers can see all earlier writes, except those of open transactions.
+    """Wait until readers can see all writes that were made before this request, except those of open transactions.
 
     Topics that the client may not describe are left out: otherwise the time of the response would disclose writes to
     them.

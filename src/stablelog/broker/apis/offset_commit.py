@@ -56,10 +56,11 @@ async def requested_offsets(
     partition_codes: PartitionCodes,
     context: Context,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
-    """Return the offsets that an OffsetCommit or TxnOffsetCommit request commits, and error codes for the other
-    partitions.
+    """Find out which offsets an OffsetCommit or TxnOffsetCommit request may commit.
 
-    A partition gets an error code if it does not exist, or if the client may not read its topic.
+    Returns:
+        (the offsets to commit, the error codes of all other partitions), both by partition. A partition has an error
+        code if it does not exist, or if the client may not read its topic.
     """
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}

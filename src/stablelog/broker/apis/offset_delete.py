@@ -42,11 +42,13 @@ DELETED_AT_ONCE = 500
 async def _delete_offsets(
     broker: Broker, group_id: str, asked: list[TopicPartition], context: Context
 ) -> CodeByPartition:
-    """Delete the offsets of the partitions that exist, in slices; other tasks run between two slices.
+    """Delete the offsets of the partitions that exist, and return the error code of each partition.
+
+    The offsets are deleted in slices; other tasks of the event loop run between two slices.
 
     Raises:
         RefusedError: the group does not exist or has members, or the client may not delete its offsets. If the group
-            has changed between two slices, the offsets of the earlier slices are deleted.
+            has changed between two slices, the offsets of the earlier slices are deleted nevertheless.
     """
     context.require(Operation.DELETE, ResourceType.GROUP, group_id)
     codes: CodeByPartition = {}

@@ -69,7 +69,9 @@ async def _group_response(group_id: str, fetched: FetchedOffsets) -> "OffsetFetc
 async def _requested_partitions(
     request: "OffsetFetchRequest",
 ) -> dict[str, dict[TopicPartition, None] | None]:
-    """Return the partitions that the request names, by group; None for all partitions of the group."""
+    """Return the partitions that the request names, by group. The value of a group is None if the request asks for all
+    its partitions. The dictionaries of partitions serve as ordered sets: their values are None.
+    """
     asked: dict[str, dict[TopicPartition, None] | None] = {}
     async for group in in_turns(request.groups):
         if group.topics is None:

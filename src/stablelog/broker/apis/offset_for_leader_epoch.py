@@ -41,7 +41,9 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "OffsetForLeaderEpochRequest", context: Context
 ) -> "OffsetForLeaderEpochResponse":
-    """Return the end offset of the given leader epoch in each partition."""
+    """Return the end offset of the given leader epoch in each partition, by which the client finds the place where its
+    records differ from the log.
+    """
 
     def answer(topic: "OffsetForLeaderTopic", asked: "OffsetForLeaderPartition") -> "EpochEndOffset":
         try:

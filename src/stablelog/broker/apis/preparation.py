@@ -52,9 +52,8 @@ class BatchPreparation(NamedTuple):
 
     @property
     def checked_header(self) -> BatchHeader | None:
-        """The header of the batch, if the work leaves the batch as it is. The append need not check this header again.
-
-        None if the batch is recompressed, because its header then changes.
+        """The header of the batch, which has been checked, so that the append need not check it again. None if the
+        batch is recompressed, because its header then changes.
         """
         return self.header if self.codec is None else None
 
@@ -72,8 +71,10 @@ class BatchPreparation(NamedTuple):
         return self.records if self.codec is None else recompress(self.header, plain, self.codec)
 
     def is_done_soon(self) -> bool:
-        """Do the work at once, if it takes some milliseconds at most and leaves the batch as it is. Return whether it
-        is done.
+        """Do the work at once, if it takes some milliseconds at most and leaves the batch as it is.
+
+        Returns:
+            True if the work is done. False if nothing was done, so that the caller has to call `run` in a thread.
 
         Raises:
             RefusedError: as `run`.
@@ -87,6 +88,13 @@ def preparation_for(
     partition: Partition, records: Buffer, *, wall_ms: int, require_first_sequence_zero: bool
 ) -> BatchPreparation | None:
     """Return the work that a client's batch needs before its append; None if it needs none.
+
+    Args:
+        partition: the partition that the batch will be appended to.
+        records: the batch.
+        wall_ms: the time of the wall clock, with which the timestamps of the batch are compared.
+        require_first_sequence_zero: whether the first batch of a producer that the partition does not know must have
+            sequence 0.
 
     Raises:
         RefusedError: the batch may not be written.
@@ -112,9 +120,11 @@ def preparation_for(
 async def with_record_errors(
     broker: Broker, partition: Partition, records: Buffer, refused: RefusedError
 ) -> RefusedError:
-    """Return an error that names the records for which a batch was refused; `refused` itself if they cannot be found.
+    """Return an error that names the records because of which a batch was refused; `refused` itself if they cannot be
+    found.
 
-    A batch is refused for its timestamps by its header alone. Its records are decoded only here.
+    The refusal itself does not name them: a batch with a wrong timestamp is refused by its header alone, so that its
+    records need not be decoded. This function decodes them.
     """
     is_because_of_times = refused.code is ErrorCode.invalid_timestamp
     if not is_because_of_times or isinstance(refused, RecordsRefusedError):

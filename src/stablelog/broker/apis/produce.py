@@ -92,7 +92,7 @@ class PendingAppend(NamedTuple):
 def _transaction_check(
     broker: Broker, transactional_id: str | None, api_version: int, target: TopicPartition
 ) -> Callable[[BatchHeader], None]:
-    """Return a function that the log calls before it appends a transactional batch.
+    """Return a function that the log calls with the header of a transactional batch before it appends the batch.
 
     The function raises RefusedError, unless the coordinator confirms that the producer has an open transaction on the
     partition.
@@ -138,7 +138,10 @@ def _transaction_check(
 def _check_writable(
     broker: Broker, request: ProduceRequest, name: str, asked: PartitionProduceData, codes: PartitionCodes
 ) -> tuple[Partition, Buffer]:
-    """Return the partition and its batch, if the partition accepts batches of this request.
+    """Check that a partition accepts batches of this request.
+
+    Returns:
+        (the partition, the bytes of the batch that the request has for it).
 
     Raises:
         RefusedError: the partition does not accept batches of this request.
@@ -170,13 +173,15 @@ async def _prepare(
 
     Args:
         broker: the broker.
-        find: returns the partition and the batch again, because the partition may have been deleted and created again.
+        find: returns the partition and the batch again. It is called after work in a thread, because the partition may
+            have been deleted and created again meanwhile.
         partition: the partition.
         records: the batch.
-        require_first_sequence_zero: whether the first batch of a producer must have sequence 0.
+        require_first_sequence_zero: whether the first batch of a producer that the partition does not know must have
+            sequence 0.
 
     Returns:
-        The partition, the batch to append, and the work that was done; None if no work was necessary.
+        (the partition, the batch to append, the work that was done). The work is None if none was necessary.
 
     Raises:
         RefusedError: the partition does not accept this batch, or a record is not valid.

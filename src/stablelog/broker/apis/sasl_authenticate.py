@@ -44,11 +44,13 @@ async def handle(
 
 
 async def authenticate(broker: Broker, session: Session, token: bytes) -> "LoginAnswer":
-    """Process a SASL message. If the login succeeds, the session gets its principal.
+    """Process a SASL message, and return the answer to the client. If the login succeeds, the session gets its
+    principal.
 
     Raises:
         RefusedError: the login does not allow a message now, or the listener has no SASL.
-        LoginError: the login has failed, and the time of the delay has passed.
+        LoginError: the login has failed. The error is raised only after a delay, which slows the guessing of passwords
+            down.
     """
     login, begun_s = session.login, asyncio.get_running_loop().time()
     if login is None:

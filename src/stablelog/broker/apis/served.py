@@ -22,13 +22,13 @@ def _module(key: ApiKey) -> ModuleType:
 
 @cache
 def served_apis() -> Mapping[int, ServedApi]:
-    """Return the declarations of all APIs, by API key and in the order of the keys. The first call imports their
-    modules.
+    """Return the declarations of all APIs, by API key and in the order of the keys. The first call imports the modules
+    of the APIs.
     """
     return MappingProxyType({key: _module(key).API for key in ApiKey})
 
 
 @cache
 def handlers() -> Mapping[int, Handler]:
-    """Return the handlers of all APIs, by API key. The first call imports their modules."""
+    """Return the handlers of all APIs, by API key. The first call imports the modules of the APIs."""
     return MappingProxyType({key: _module(key).handle for key in ApiKey})

@@ -70,10 +70,12 @@ _IN_WORDS_OF_GROUPS = {
 def _check_transaction(
     group: TransactionGroup, now_ms: int, request: "TxnOffsetCommitRequest", api_version: int
 ) -> ErrorCode:
-    """Return whether the offsets log is part of the producer's open transaction: `none`, or the coordinator's error
-    code.
+    """Check that the offsets log is part of the producer's open transaction.
 
-    In version 5 and later, the offsets log is added to the transaction if it is not part of it.
+    In version 5 and later of the API, the offsets log is added to the transaction if it is not part of it.
+
+    Returns:
+        `none` if the offsets log is part of the transaction; otherwise the error code of the coordinator.
     """
     coordinator = group.coordinator
     who = (request.transactional_id, request.producer_id, request.producer_epoch)
@@ -138,7 +140,9 @@ def _commit_slice(
 async def handle(
     broker: Broker, request: "TxnOffsetCommitRequest", context: Context
 ) -> "TxnOffsetCommitResponse":
-    """Commit the offsets, and return the response once the offsets log and the commit log are durable."""
+    """Commit the offsets as part of the transaction, and return the error code of each partition. The response is sent
+    when the offsets log and the commit log are durable.
+    """
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)

@@ -1,7 +1,7 @@
 """UpdateFeatures (57): change the finalized versions of features. The versions of the broker's features cannot change.
 
-Behaviour: a request for the present version of a feature is a success. Any other version, and an unknown feature, gets
-INVALID_UPDATE_VERSION, and so does the whole request.
+Behaviour: a request for the version that a feature already has is a success. A request for another version, or for an
+unknown feature, is refused as a whole with INVALID_UPDATE_VERSION.
 Version notes: v1 validate_only, and a type of the update; v2 the response has no entry for each feature.
 """
 

@@ -81,7 +81,12 @@ def _ends_open_transaction(broker: Broker, partition: Partition, producer_id: in
 def _write_marker(
     broker: Broker, name: str, index: int, asked: "WritableTxnMarker"
 ) -> "ErrorCode | asyncio.Future[None]":
-    """Append a marker. Return the error code of its partition, or a future that is done when the marker is durable."""
+    """Append a marker to one partition.
+
+    Returns:
+        The error code of the partition if the marker was refused; otherwise a future that is done when the marker is
+        durable.
+    """
     marker = Marker(
         type=MarkerType.COMMIT if asked.transaction_result else MarkerType.ABORT,
         coordinator_epoch=asked.coordinator_epoch,
@@ -98,7 +103,8 @@ def _write_marker(
         if not asked.transaction_result and broker.transactions.are_committing(asked.producer_id):
             raise RefusedError(
                 ErrorCode.invalid_txn_state,
-                f"the coordinator has decided to commit the transaction of producer id {asked.producer_id}",
+                f"the coordinator has decided to commit the transaction of producer id {asked.producer_id}, "
+                "so the broker writes a commit marker, and no abort marker is accepted",
             )
         if broker.reserve.is_full and not _ends_open_transaction(broker, partition, asked.producer_id):
             broker.reserve.check(WHILE_FULL)

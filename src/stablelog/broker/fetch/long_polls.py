@@ -40,7 +40,7 @@ class LongPolls:
 
     @contextlib.contextmanager
     def begin_poll(self) -> Iterator["LongPoll"]:
-        """Begin a long poll, which ends with the `with` block."""
+        """Context with a long poll as its value. The long poll ends with the `with` block."""
         poll = LongPoll(self._tasks, self._register)
         try:
             yield poll
@@ -50,17 +50,17 @@ class LongPolls:
     async def wait_for_more(
         self, poll: "LongPoll", seen: Iterable[tuple[Partition, int]], isolation: Isolation, timeout_s: float
     ) -> bool:
-        """Wait until a partition has more records to read, has failed or was deleted, or one that was not open may be
-        open.
+        """Wait until a partition has more records to read, has failed or was deleted, or until one that was not open
+        may be open.
 
         Args:
             poll: the long poll. It contains the names of the partitions that were not open.
-            seen: each open partition, with the end offset up to which the caller could read.
+            seen: (open partition, the end offset up to which the caller could read) for each open partition.
             isolation: the isolation level of the reader, which determines this end offset.
             timeout_s: the longest wait, in seconds.
 
         Returns:
-            False if the timeout has passed, or if the broker stops.
+            True if the caller should read again. False if the timeout has passed, or if the broker stops.
         """
         if self._has_ended:
             return False
@@ -151,7 +151,14 @@ class LongPoll:
         return moved
 
     async def wait_until_woken(self, deadline: float) -> bool:
-        """Wait until a partition wakes the long poll. Returns False if the deadline has passed before that."""
+        """Wait until a partition wakes the long poll.
+
+        Args:
+            deadline: the end of the wait, in seconds of the event loop.
+
+        Returns:
+            True if a partition has woken the long poll; False if the deadline has passed before that.
+        """
         loop = asyncio.get_running_loop()
         left_s = deadline - loop.time()
         if left_s <= 0:

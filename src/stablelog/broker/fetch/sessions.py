@@ -54,7 +54,11 @@ class SessionPartition:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """One client's fetch session. The next fetch of the session must contain `epoch` and come from `owner`."""
+    """One client's fetch session.
+
+    The next fetch of the session must come from the principal `owner` and contain the number `epoch`, which shows that
+    no request was lost in between.
+    """
 
     session_id: int
     owner: Principal
@@ -132,7 +136,7 @@ class FetchSessions:
         if epoch != session.epoch:
             raise RefusedError(
                 ErrorCode.invalid_fetch_session_epoch,
-                f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
+                f"the next request of fetch session {session_id} must have epoch {session.epoch}, not {epoch}",
             )
         if len(changed) > SESSION_PARTITIONS_MAX:
             raise self._too_large_error(session_id)
@@ -140,7 +144,7 @@ class FetchSessions:
             self._remove(session_id)
             raise RefusedError(
                 ErrorCode.fetch_session_id_not_found,
-                f"fetch session {session_id} cannot store names that are longer than those of topics",
+                f"fetch session {session_id} was ended, because the request has a name that no topic can have",
             )
         self._sessions.move_to_end(session_id)
         count_before = len(session.partitions)
@@ -158,10 +162,13 @@ class FetchSessions:
         return session
 
     def _too_large_error(self, session_id: int) -> RefusedError:
-        """Remove a fetch session that would have too many partitions. Return the error for its client."""
+        """Remove a fetch session that would have too many partitions, because its client can only continue with a new
+        session. Return the error that tells the client so.
+        """
         self._remove(session_id)
         return RefusedError(
-            ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} has too many partitions"
+            ErrorCode.fetch_session_id_not_found,
+            f"fetch session {session_id} was ended, because it would have too many partitions",
         )
 
     def end_session(self, session_id: int, owner: Principal) -> None:
@@ -179,8 +186,8 @@ class FetchSessions:
 
 
 def _has_long_name(partitions: Iterable[TopicPartition]) -> bool:
-    """Return whether a name cannot be that of a topic, because it is too long or not ASCII. Such names could take much
-    memory.
+    """Return whether one of the names cannot be that of a topic, because it is too long or not ASCII. Such names could
+    take much memory, so they are not stored.
     """
     # There are many partitions and few topic names. To collect the names in a set takes less time than to check the
     # name of each partition.

@@ -127,7 +127,12 @@ class OpenListeners:
             )
 
     def _connect(self, at: list[Listener], on_made: OnMade | None = None) -> Connection:
-        """Make the connection of a client that has connected to the listener in `at`."""
+        """Return the connection object of a client that has connected to a listener.
+
+        Args:
+            at: a list with the listener as its only entry.
+            on_made: called with the connection and its transport, when it is established; None to call nothing.
+        """
         logins = self._logins
         session = Session(at[0], login=None if logins is None else logins.new_login(at[0].name))
         limits = self._present_limits(at[0])
@@ -187,7 +192,9 @@ async def check_address(host: str, port: int) -> None:
 
 
 def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
-    """Return the limits of the number of connections. They may change while the broker runs."""
+    """Return the limits of the number of connections, by the names of the attributes of `ConnectionLimits`. They may
+    change while the broker runs.
+    """
     return {
         "connection_count_max": config["max.connections"],
         "connection_count_per_host_max": config["max.connections.per.ip"],
@@ -197,7 +204,9 @@ def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def prefix_os_errors(what: str) -> Iterator[None]:
-    """Convert an OSError of the `with` block to an UnavailableError, with `what` at the beginning of its message."""
+    """Context that converts an OSError of the `with` block to an UnavailableError, with `what` at the beginning of its
+    message.
+    """
     try:
         yield
     except OSError as error:

@@ -76,8 +76,8 @@ class Tasks:
         )
 
     def before_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Register a callback for the failure of the broker. It is called with the reason, before all other such
-        callbacks.
+        """Register a callback for the failure of the broker. It is called with the reason, before the callbacks that
+        were registered earlier.
         """
         self._on_failure.insert(0, callback)
 
@@ -99,8 +99,12 @@ class Tasks:
 
     @contextlib.contextmanager
     def guard(self, name: str, scope: Scope) -> Iterator[None]:
-        """Handle an unexpected exception of the `with` block: the block ends, and the scope (a part of the broker)
-        fails.
+        """Handle an unexpected exception of the `with` block: the exception is logged and counted, the scope fails, and
+        the program continues after the block.
+
+        Args:
+            name: name of the work, in the log and in the metric.
+            scope: the part of the broker that fails after an exception.
         """
         try:
             yield

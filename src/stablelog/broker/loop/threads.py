@@ -39,7 +39,9 @@ Arguments = TypeVarTuple("Arguments")
 
 
 def start_thread(name: str, work: Callable[[], None]) -> None:
-    """Run `work` in a thread of its own. An exception is logged. The thread does not keep the process from ending."""
+    """Run `work` in a new thread, for which no task waits. An exception of `work` is logged. The thread is a daemon:
+    the process can end while the thread runs.
+    """
 
     def run() -> None:
         try:
@@ -56,7 +58,7 @@ async def in_thread_to_its_end(
     """Run `work` in a thread, as `in_thread` does. If the caller is cancelled, wait nevertheless until the thread has
     ended.
 
-    For work that reads memory which the caller frees or uses again afterwards.
+    This is for work that reads memory which the caller frees or uses again afterwards.
     """
     done = asyncio.get_running_loop().run_in_executor(threads, _with_freed_frames, work, *arguments)
     try:
@@ -88,8 +90,8 @@ async def in_thread(
 
 
 def _with_freed_frames(work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Call `work`. If it raises an exception, free the local variables that the traceback refers to (see
-    `free_frames`).
+    """Call `work`, and return its result. If it raises an exception, first free the local variables that the traceback
+    of the exception refers to (see `free_frames`), and then raise it.
     """
     try:
         return work(*arguments)
@@ -115,7 +117,7 @@ def free_frames(error: BaseException) -> None:
 
 
 async def next_in_thread(threads: Executor, pieces: Iterator[Item]) -> Item | EndOfWork:
-    """Compute the next item of an iterator in a thread. Returns END if there is none."""
+    """Compute the next item of an iterator in a thread, and return it; END if there is none."""
     return await in_thread(threads, next, pieces, END)
 
 

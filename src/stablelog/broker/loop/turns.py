@@ -64,9 +64,10 @@ async def in_turns(
         items: the items to process.
         at_once: this many of the first items are processed in one turn, however long it takes. It has no effect with
             `turn`.
-        turn: the turn of the work that this loop is a part of. A loop within another loop, such as the loop over the
-            partitions of each topic, needs the turn of the outer loop: a turn of its own would begin again with each
-            topic, and would never be over.
+        turn: the turn that the caller has begun. It is needed for a loop within another loop, such as the loop over the
+            partitions of each topic: both loops then share one time limit. If the inner loop began a new turn for each
+            topic, short inner loops would never reach their time limits, however long the outer loop takes. None to
+            begin a new turn.
     """
     if turn is not None:
         at_once = 0
@@ -82,10 +83,11 @@ async def in_turns(
 
 
 async def free_in_turns(*containers: MutableMapping[Any, Any] | list[Any]) -> None:
-    """Empty dicts and lists in turns, one item after another, so that their memory is freed step by step.
+    """Remove the items of dicts and lists one after another, in several turns of the event loop, so that their memory
+    is freed step by step.
 
-    Python frees an object with its last reference. To free 10,000 partitions together, or their parts of a response,
-    would block the event loop for 10 ms and more.
+    Python frees an object when its last reference goes. If 10,000 partitions lost theirs in one turn, or the entries of
+    a response for them, the event loop would be blocked for 10 ms and more.
     """
     removals = (
         container.pop if isinstance(container, list) else container.popitem

@@ -235,7 +235,7 @@ class Metrics:
         yield Sample("stablelog_fetched_bytes", (), self.fetched_size)
 
     def collect(self) -> Iterable[Any]:
-        """Return the metrics in the form of prometheus_client, whose HTTP server calls this method in a thread.
+        """Return the metric families in the form of prometheus_client, whose HTTP server calls this method in a thread.
 
         Raises:
             UnavailableError: the broker's event loop has not returned the samples in time, or has ended.
@@ -294,8 +294,8 @@ class Metrics:
 
 
 def _respond_503_if_late(app: Any) -> Any:
-    """Wrap the WSGI application of prometheus_client: if the broker does not respond in time, the scrape gets status
-    503.
+    """Return a WSGI application that calls the one of prometheus_client. If the broker does not return its metrics in
+    time, the scrape gets status 503.
     """
 
     def answer(environ: Any, start_response: Any) -> Any:

@@ -48,8 +48,10 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Return whether a new connection is accepted. If all places are taken, one that has been open for long is
-        closed.
+        """Return whether a new connection is accepted.
+
+        If all places are taken, the connection that has been open for the longest time is closed to make room, unless
+        it is still younger than PATIENCE_S seconds. In that case the new connection is refused.
         """
         with self._lock:
             now_s = time.monotonic()

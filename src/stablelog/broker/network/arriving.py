@@ -34,7 +34,10 @@ class ArrivingRequests:
 
     @property
     def receives_since(self) -> float | None:
-        """When the incomplete request began to arrive, without the time in which it has waited for memory."""
+        """When the incomplete request began to arrive, in seconds of the event loop; None if no request is incomplete.
+
+        While a request waits for memory of the budget, this time moves forward, so that the wait does not count.
+        """
         return self.since if self.claim is None else self.claim.since
 
     def free_space(self, inboxes: Inboxes) -> memoryview:
@@ -47,8 +50,9 @@ class ArrivingRequests:
     def expect_large(self, claim: MemoryClaim) -> bool:
         """Begin to receive the request in the inbox into a frame, because it is too large for the inbox.
 
-        Returns False if the memory budget has too few bytes. The claim then waits, and the caller calls `open_frame` when
-        it has got them.
+        Returns:
+            True if the frame is open. False if the memory budget has too few bytes: the claim then waits, and the
+            caller calls `open_frame` when the budget has granted the bytes.
         """
         self.claim = claim
         if self.since is not None:
@@ -68,7 +72,11 @@ class ArrivingRequests:
         self.inbox.clear()
 
     def fill_frame(self, size: int) -> tuple[Buffer, MemoryClaim] | None:
-        """Count `size` bytes that have arrived in the frame. Return the request with its claim if it is complete."""
+        """Count `size` bytes that have arrived in the frame.
+
+        Returns:
+            (the bytes of the request, its claim) if the request is complete now; None if more bytes must arrive.
+        """
         frame, claim = self._frame, self.claim
         assert frame is not None
         assert claim is not None
@@ -86,9 +94,11 @@ class ArrivingRequests:
         return self._frame_filled < claim.held or claim.budget.grow_claim(claim, self._frame_filled)
 
     def take_from_inbox(self) -> tuple[Buffer, MemoryClaim] | None:
-        """Remove the request that has waited for memory from the inbox. Return it with its claim.
+        """Remove the request that has waited for memory of the budget from the inbox.
 
-        None if the request is too large for the inbox, so that it needs a frame.
+        Returns:
+            (the bytes of the request, its claim). None if the request is too large for the inbox, so that it needs a
+            frame; nothing is removed then.
         """
         claim = self.claim
         assert claim is not None

@@ -50,6 +50,9 @@ class ClaimOwner(Protocol):
     def close(self, why: str | None = None) -> None:
         """Discard the request and close the connection. The connection then calls `MemoryBudget.release_claim`, at once
         or later.
+
+        Args:
+            why: the reason for the log; None to log nothing.
         """
 
 
@@ -116,9 +119,14 @@ class CompletionOrder:
     def allows_growth(self, claim: MemoryClaim, more: int) -> bool:
         """Return whether all arriving requests can still be completed after `claim` has taken `more` bytes.
 
-        The claim then lacks fewer bytes, so it moves forward in the order. The requests before it find `more` bytes
-        less than now, so each of them must have that many to spare. The claim itself finds as many bytes less as it
-        lacks less. The requests after it find at least as many bytes as now.
+        The claim then lacks `more` bytes less, so it may move to an earlier place in the order. The answer follows from
+        three kinds of request:
+
+        - The requests before that place find `more` bytes less than now. So each of them must now have at least `more`
+          bytes to spare.
+        - The claim itself finds `more` bytes less and lacks `more` bytes less. So it is enough if it could take that
+          place now.
+        - The requests after that place find at least as many bytes as now. So nothing has to be checked for them.
         """
         before = bisect_left(self._rests, claim.rest - more)
         return more <= self._spare[before] and claim.rest <= self._free[before]
@@ -176,20 +184,22 @@ class MemoryBudget:
         return claim
 
     def grow_claim(self, claim: MemoryClaim, arrived: int) -> bool:
-        """Take memory for the `arrived` bytes of a request, and for as many bytes that arrive next.
+        """Take memory of the budget for the `arrived` bytes of a request, and for as many bytes that arrive next.
 
-        Returns False if the budget has too few bytes now. The claim then waits, and the budget calls `resume_receiving`
-        of its owner when it has granted the bytes.
+        Returns:
+            True if the claim has the memory. False if the budget has too few bytes now: the claim then waits, and the
+            budget calls `resume_receiving` of its owner when it has granted the bytes.
         """
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
         return self._grow_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
     def fill_claim(self, claim: MemoryClaim) -> bool:
-        """Take memory for a whole request that has arrived already in the inbox of its connection.
+        """Take memory of the budget for a whole request that has arrived already in the inbox of its connection.
 
-        Returns False if the budget has too few bytes now. The claim then waits, and the budget calls `resume_receiving`
-        of its owner when it has granted the bytes.
+        Returns:
+            True if the claim has the memory. False if the budget has too few bytes now: the claim then waits, and the
+            budget calls `resume_receiving` of its owner when it has granted the bytes.
         """
         claim.arrived = claim.size
         return self._grow_or_wait(claim, claim.size)
@@ -254,8 +264,9 @@ class MemoryBudget:
         self._serve_soon()
 
     def _serve_soon(self) -> None:
-        """Grant memory to waiting claims in the next turn of the event loop, once for all claims that are released
-        until then.
+        """Grant memory to waiting claims in the next turn of the event loop.
+
+        If more claims are released before that turn, it serves the waiting claims once for all of them.
         """
         if self._waiting and not self._serves:
             self._serves = True
@@ -327,5 +338,9 @@ class MemoryBudgets(NamedTuple):
     logins: MemoryBudget
 
     def budget_for(self, login: "Login | None") -> MemoryBudget:
-        """Return the budget for the next request of a connection. `login` is None if the listener needs no login."""
+        """Return the memory budget for the next request of a connection.
+
+        Args:
+            login: the state of the client's login; None if the listener needs no login.
+        """
         return self.requests if login is None or login.principal is not None else self.logins

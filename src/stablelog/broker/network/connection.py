@@ -146,7 +146,11 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection, and cancel its requests. If the client has caused the close, the reason is logged."""
+        """Close the connection at once, and cancel the requests that are being processed.
+
+        Args:
+            why: the reason for the log, if the client has caused the close; None to log nothing.
+        """
         if why is not None:
             self._limits.log_close(self.peer, why)
         if self._life is states.LOST:
@@ -298,7 +302,9 @@ class Connection(asyncio.BufferedProtocol):
                 )
 
     def _expect_large(self, size: int) -> None:
-        """Begin to receive a request that is too large for the inbox, into a frame (buffer) of its own."""
+        """Begin to receive a request of `size` bytes that is too large for the inbox, into a frame (a buffer for this
+        request only).
+        """
         claim = self._budgets.budget_for(self.session.login).open_claim(self, size)
         if self._arriving.expect_large(claim):
             self._intake = transition(self._intake, states.LARGE)
@@ -407,9 +413,14 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answered()
 
     def mute(self, ms: int, why_closed: str | None = None) -> None:
-        """Begin no more requests for `ms` milliseconds: the client is above a quota. Then close, if a reason is given.
+        """Begin no more requests for `ms` milliseconds, because the client is above a quota.
 
         A large request whose first bytes have arrived is still received and processed: it holds memory of the budget.
+
+        Args:
+            ms: the time in ms.
+            why_closed: the reason, for the log, for which the connection is closed after this time; None to begin
+                requests again after it.
         """
         if not self.is_draining and not self.is_closing:
             self._mute.begin(ms, why_closed)

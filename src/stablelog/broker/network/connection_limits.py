@@ -65,14 +65,23 @@ class ConnectionLimits:
     log_close: Callable[[str, str], None] = lambda peer, why: log.warning(CLOSING, peer, why)
 
     def first_check_s(self, *, has_login: bool) -> float:
-        """The time in seconds after which a new connection is checked: it is closed if it is idle or has not logged in."""
+        """The time in seconds after which a new connection is checked for the first time. It is closed then if it is
+        idle or if its client should have logged in and has not.
+
+        Args:
+            has_login: whether the client has to log in.
+        """
         ms = min(self.idle_ms_max, self.receive_ms_max) if has_login else self.idle_ms_max
         return ms / 1000
 
     def request_sizes(self, login: "Login | None") -> tuple[int, int]:
-        """Return the least and the greatest number of bytes that the next request of a connection may have.
+        """Return (the least, the greatest) number of bytes that the next request of a connection may have.
 
-        Before the login of a client, requests must be smaller. A SASL message without a request header may be shorter.
+        Before the client has logged in, the greatest number is smaller. While the client may send SASL messages without
+        request headers, the least number is 0, because such a message may be shorter than a header.
+
+        Args:
+            login: the state of the client's login; None if the listener needs no login.
         """
         size_min = 0 if login is not None and login.takes_bare_messages else REQUEST_SIZE_MIN
         if login is None or login.principal is not None:
@@ -94,11 +103,15 @@ class OpenConnection(Protocol):
         """Accept no more requests, and close the connection when its responses have been sent."""
 
     def close(self, why: str | None = None) -> None:
-        """Close the connection at once. If `why` is given, the reason is logged."""
+        """Close the connection at once.
+
+        Args:
+            why: the reason for the log; None to log nothing.
+        """
 
 
 def peer_addresses(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """Return the client's address, and its address with its port. Both are "?" if the client has left already."""
+    """Return (the client's address, its address with its port). Both are "?" if the client has left already."""
     peer = transport.get_extra_info("peername")
     return (str(peer[0]), f"{peer[0]}:{peer[1]}") if peer else ("?", "?")
 

@@ -85,6 +85,6 @@ _AFTER: Final = {state: following for table in _TABLES for state, following in t
 
 
 def transition(state: State, following: State) -> State:
-    """Change a state: return `following`. Asserts that the tables allow this state after `state`."""
+    """Return `following`, the new state of a connection. Assert that the tables allow this state after `state`."""
     assert following in _AFTER[state], f"{following} does not follow {state}"
     return following

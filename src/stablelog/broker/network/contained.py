@@ -20,7 +20,9 @@ class Contained(Protocol):
 
 
 def contained(callback: Callback) -> Callback:
-    """Decorate a callback of a connection: if it raises an unexpected exception, the connection is closed."""
+    """Decorate a callback of a connection. If the callback raises an unexpected exception, the exception is logged and
+    only this connection is closed.
+    """
 
     @functools.wraps(callback)
     def wrapped(connection: Contained, *arguments: Any) -> None:

@@ -67,7 +67,9 @@ class Inbox:
         return self.buffer[self.filled :]
 
     def drop_bytes(self, size: int) -> None:
-        """Remove `size` bytes from the beginning. An inbox that is empty then returns its buffer to the unused ones."""
+        """Remove `size` bytes from the beginning. If the inbox is empty then, its buffer becomes free for other
+        connections.
+        """
         rest = self.filled - size
         assert rest >= 0
         if rest:
@@ -77,7 +79,7 @@ class Inbox:
             self.clear()
 
     def clear(self) -> None:
-        """Remove all bytes, and return the buffer to the unused ones."""
+        """Remove all bytes, so that the buffer becomes free for other connections."""
         self.filled = 0
         self._return_buffer()
 

@@ -38,8 +38,8 @@ class RequestDecoder:
     def is_brief(self, api_key: int, version: int, frame: Buffer) -> bool:
         """Return whether a request may be decoded on the event loop, because `decode_request` takes little time for it.
 
-        This is so for a small request, and for a Produce request of few topics, if all earlier requests have been
-        decoded.
+        This is so for a small request, and for a Produce request of few topics. If an earlier request of the connection
+        is still being decoded, the result is False, so that the requests keep their order.
         """
         if self._count:
             return False
@@ -55,7 +55,8 @@ class RequestDecoder:
         frame: Buffer,
         prepare: Callable[[Api, int], None],
     ) -> tuple[str | None, Any]:
-        """Decode a request after all earlier requests of the connection: in a thread, or a Produce request in turns.
+        """Decode a request after all earlier requests of the connection. A Produce request is decoded on the event loop
+        in several turns, and any other request in a thread.
 
         Args:
             threads: the thread pool that decodes.
@@ -65,7 +66,7 @@ class RequestDecoder:
             prepare: imports the message classes of the API. Called first, in a thread, with the API and the version.
 
         Returns:
-            The client id and the request.
+            (the client id, the request). The client id is None if the client gives itself no name.
         """
         self._count += 1
         try:
@@ -98,8 +99,8 @@ async def _run_in_turns(steps: Generator[None, None, Result]) -> Result:
 async def encode_without_blocking(
     threads: Executor, api: Api, version: int, correlation_id: int, response: Any, *, request_size: int
 ) -> Sequence[Buffer]:
-    """Encode a response as `encode_response` does; in a thread if it has so many entries that it would block the event
-    loop.
+    """Return a response in encoded form, as `encode_response` does. If the response has so many entries that its
+    encoding would block the event loop, it is encoded in a thread.
 
     Args:
         threads: the thread pool that encodes.
@@ -107,7 +108,8 @@ async def encode_without_blocking(
         version: the version of the request.
         correlation_id: the correlation id of the request.
         response: the response in the newest version of the API.
-        request_size: bytes of the request. After a small request, only some APIs have a long response.
+        request_size: bytes of the request. The entries of a response to a small request are counted only for some APIs,
+            because other APIs have no long response then.
     """
     # A request has at least one byte for each of its entries.
     may_be_long = request_size > ENTRY_COUNT_MAX or api.has_long_response
@@ -117,7 +119,9 @@ async def encode_without_blocking(
 
 
 def _entry_count(message: Any) -> int:
-    """Return the number of entries of a message, nested ones included. The count stops above ENTRY_COUNT_MAX."""
+    """Return the number of entries of a message, nested ones included. A number above ENTRY_COUNT_MAX is only a lower
+    bound, because the count stops there.
+    """
     count = 0
     for name in _field_names(message.__class__):
         value = getattr(message, name)

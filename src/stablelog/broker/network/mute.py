@@ -29,7 +29,12 @@ class Mute:
         return self._timer is not None
 
     def begin(self, ms: int, why_closed: str | None) -> None:
-        """Mute the connection for `ms` milliseconds. If it is muted for longer already, nothing changes."""
+        """Mute the connection for `ms` milliseconds. If it is muted for longer already, nothing changes.
+
+        Args:
+            ms: the time in ms.
+            why_closed: why the connection is closed when the time is over; None if it then begins requests again.
+        """
         if self._later is None:
             return
         if self._timer is not None:

@@ -20,9 +20,9 @@ NO_API: Final = Api(-1, 0, -1)
 
 
 def request_api(frame: Buffer, apis: Mapping[int, Api]) -> Api:
-    """Return the API of a request, out of the APIs that the broker serves. NO_API stands for an unknown one.
+    """Return the API of a request, out of the APIs that the broker serves; NO_API if the broker does not serve it.
 
-    A frame without an API key is a short SASL message that has no request header.
+    The result is also NO_API for a frame that is too short for an API key: a SASL message without a request header.
     """
     return apis.get(API_KEY.unpack_from(frame)[0], NO_API) if len(frame) >= API_KEY.size else NO_API
 

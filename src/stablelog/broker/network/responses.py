@@ -101,8 +101,8 @@ class Responses:
             self.unblocked.set()
 
     def _next_part(self) -> Sequence[Buffer] | None:
-        """Remove the next bytes to write from the queue: a response, or a part of a large response. None if none is
-        ready.
+        """Remove the next bytes to write from the queue, and return them: a whole response, or a part of a large one.
+        None if the next response is not computed yet, or if there is none.
         """
         while not self._unsent:
             if not self._answers or not self._answers[0].done:
@@ -125,6 +125,9 @@ class Responses:
 def _split_for_writes(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
     """Split or join the buffers of a response into parts of about WRITE_SIZE bytes, one for each write to the
     transport.
+
+    Yields:
+        The buffers of one part.
     """
     part: list[Buffer] = []
     room = WRITE_SIZE

@@ -72,7 +72,12 @@ class LoginGate:
         return await self._respond(connection, frame)
 
     async def _bare_answer(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Answer a SASL message that has no request header. As in Kafka, a failed login closes the connection."""
+        """Answer a SASL message that has no request header.
+
+        Returns:
+            The mechanism's answer. None if the login has failed: as in Kafka, the connection is closed and no answer is
+            sent.
+        """
         try:
             return [(await authenticate(self._broker, connection.session, bytes(frame))).token]
         except LoginError:

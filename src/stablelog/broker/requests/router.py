@@ -76,13 +76,20 @@ class Router:
     async def _respond(
         self, connection: Connection, frame: Buffer, timer: StepTimer | None = None
     ) -> Sequence[Buffer] | None:
-        """Handle one request of a client that has logged in, or need not.
+        """Handle one request of a client that has logged in, or of a client on a listener that requires no login.
 
         Args:
             connection: the connection of the client.
             frame: the request.
-            timer: measures the processor time of this call, which is charged to the client's quota; None if no quota
-                limits time.
+            timer: measures the processor time of this call, which is charged to the client's quota. If it is None and a
+                quota limits time, the method calls itself with a new timer.
+
+        Returns:
+            The encoded response; None if the client expects none.
+
+        Raises:
+            StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
+                caller has to close the connection.
         """
         quotas = self._broker.quotas
         if timer is None and quotas.limits_time:
@@ -145,7 +152,9 @@ class Router:
         return buffers
 
     async def _call_handler(self, api_key: int, request: Any, context: Context) -> Any:
-        """Call the handler of a request. After an unexpected exception, check what the handler has left incomplete."""
+        """Call the handler of a request, and return its response. After an unexpected exception, check which changes
+        the handler has left incomplete, because the broker must not continue with them.
+        """
         try:
             return await self.handlers[api_key](self._broker, request, context)
         except Exception:

@@ -62,7 +62,14 @@ class Access(NamedTuple):
     api: str
 
     def allows(self, operation: Operation, kind: ResourceType, name: str, *, is_logged: bool) -> bool:
-        """Return whether the client may carry out an operation on a resource. A denial is logged if `is_logged`."""
+        """Return whether the client may carry out an operation on a resource.
+
+        Args:
+            operation: the operation.
+            kind: the type of the resource.
+            name: the name of the resource.
+            is_logged: whether a denial is logged.
+        """
         if self.authorizer.allows(self.principal, self.host, operation, kind, name):
             return True
         if is_logged:
@@ -75,7 +82,9 @@ class Access(NamedTuple):
 
     @property
     def rights(self) -> tuple[tuple[str, str], int]:
-        """A key that is equal for clients with the same rights, and the version of the ACLs. For caches of decisions."""
+        """(key, version of the ACLs). The key is equal for clients with the same rights. A cache of decisions may use a
+        decision again while both parts are the same.
+        """
         return self.authorizer.rights_of(self.principal, self.host), self.authorizer.version
 
     def allowed_operations(self, kind: ResourceType, name: str) -> int:
@@ -86,5 +95,7 @@ class Access(NamedTuple):
 
 
 def every_operation(kind: ResourceType) -> int:
-    """Return all operations of a type of resource, as bits: what a client may do if the broker has no authorizer."""
+    """Return all operations of a type of resource, as bits by Kafka's numbers of the operations. A client may carry
+    them all out if the broker has no authorizer.
+    """
     return _SUPPORTED[kind]

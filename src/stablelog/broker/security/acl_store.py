@@ -1,4 +1,4 @@
-"""The broker's ACLs: the authorizer, the file of its rules, and changes of the rules.
+"""The broker's ACLs (rules): the authorizer that decides by them, the file that stores them, and changes of them.
 
 A change is durable before it takes effect. Changes are made one after another. The file is encoded and written in a
 thread.
@@ -123,7 +123,8 @@ class BrokerAcls:
             if len(index) + len(added) > ACL_COUNT_MAX:
                 raise RefusedError(
                     ErrorCode.policy_violation,
-                    f"the broker has {len(index)} ACLs, and at most {ACL_COUNT_MAX} are allowed: use prefixed patterns",
+                    f"the broker has {len(index)} ACLs, and at most {ACL_COUNT_MAX} are allowed: "
+                    "replace some of them by one with a prefixed pattern",
                 )
             if added:
                 await self._store(added, frozenset())
@@ -155,8 +156,13 @@ class BrokerAcls:
             return found
 
     async def _store(self, added: list[AclBinding], removed: frozenset[AclBinding]) -> None:
-        """Write the file with its new content. The caller holds the lock, so that the rules in memory do not change
-        meanwhile.
+        """Write the file of rules with its new content.
+
+        The caller holds the lock, so that the rules in memory do not change meanwhile.
+
+        Args:
+            added: the rules that the new content has in addition.
+            removed: the rules that it no longer has.
         """
 
         def encode() -> bytes:

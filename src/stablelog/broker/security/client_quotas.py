@@ -95,17 +95,21 @@ class BrokerQuotas:
         return RequestThrottle(self, user, client_id or "", size, timer, mute)
 
     def client_rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
-        """Return the rate of a quota that is measured for a client, or for several clients together.
+        """Return the rate that is measured for a client, or for several clients together, and compared with a quota.
 
         Args:
             key: the key of the quota.
-            measured: (user, client id) of the clients that are measured together; "" stands for all.
+            measured: (user, client id) of the clients that are measured together; "" stands for all users or all client
+                ids.
         """
         return self._rates[key].get(measured, self.now_ms())
 
     def client_bucket(self, measured: tuple[str, str]) -> TokenBucket:
-        """Return the token bucket for changes of partitions by a client, or by several clients that are measured
-        together.
+        """Return the token bucket that limits how many partitions are created and deleted by a client, or by several
+        clients that are measured together.
+
+        Args:
+            measured: (user, client id) of these clients; "" stands for all users or all client ids.
         """
         return self._buckets.get(measured, self.now_ms())
 
@@ -175,7 +179,7 @@ class BrokerQuotas:
                         del after[change.entity]
                         raise RefusedError(
                             ErrorCode.policy_violation,
-                            f"at most {ENTITY_COUNT_MAX} entities may have quotas: use defaults",
+                            f"at most {ENTITY_COUNT_MAX} entities may have quotas: set default quotas for the others",
                         )
                     outcomes.append(None)
                 except RefusedError as refused:

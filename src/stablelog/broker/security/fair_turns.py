@@ -25,10 +25,10 @@ class FairTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self, address: str) -> AsyncGenerator[None]:
-        """Wait for a place, and hold it during the `async with` block.
+        """Wait for a place, and hold it during the `async with` block. Free places go to the waiting addresses in turn.
 
         Args:
-            address: the client's address. Waiting addresses get a place in turn.
+            address: the client's address.
         """
         if self._free:
             self._free -= 1

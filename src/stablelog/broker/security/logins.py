@@ -106,18 +106,23 @@ class Logins:
             await keys.open()
 
     def new_login(self, listener: str) -> Login | None:
-        """Begin the login of a client that has connected to a listener; None if the listener has no SASL."""
+        """Begin the login of a client that has connected to a listener.
+
+        Returns:
+            The state of the login, which each SASL message of the client changes. None if the listener has no SASL.
+        """
         settings = self._listeners.get(listener)
         return None if settings is None else Login(settings.rules, self._credentials)
 
     async def authenticate(self, listener: str, host: str, login: Login, token: bytes) -> LoginAnswer:
-        """Process a SASL message of a client, and count the login if it is complete.
+        """Process a SASL message of a client. If the message completes the login, count the login.
 
         Args:
             listener: the name of the connection's listener.
-            host: the client's address. Passwords are hashed for the addresses in turn.
+            host: the client's address. The hash of a password takes much processor time, so the addresses get it in
+                turn.
             login: the state of the client's login.
-            token: the message.
+            token: the SASL message.
 
         Returns:
             The answer to the client.
@@ -194,10 +199,10 @@ class Logins:
 def _is_password_right(
     question: PasswordQuestion, passwords: Mapping[str, str], found: FoundCredential
 ) -> bool:
-    """Return whether a password of PLAIN is right.
+    """Return whether a password that a client has sent with the mechanism PLAIN is right.
 
-    A user whose password is in the settings has no other password. A wrong password takes the time of a hash, whether
-    the user is in the settings, in the users' file, or unknown.
+    If the settings contain a password for the user, only that password is right. The check of a wrong password always
+    takes the time of one hash, so that the time of the answer does not show whether the user exists.
 
     Args:
         question: the user and the password of the client.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_acls(runtime: Runtime, *, threads: Executor) -> "BrokerAcls | None":
-    """Load the ACLs; None if the broker has no authorizer.
+    """Load the ACLs of the broker, and return them; None if the broker has no authorizer.
 
     Raises:
         UsageError: the data directory has ACLs, and the broker has no authorizer.

@@ -81,11 +81,11 @@ class ClientRates(Protocol):
     now_ms: Callable[[], int]
 
     def client_rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
-        """Return the rate of a quota that is measured for a client, or for several clients together."""
+        """Return the rate that is measured for a client, or for several clients together, and compared with a quota."""
 
     def client_bucket(self, measured: tuple[str, str]) -> TokenBucket:
-        """Return the token bucket for changes of partitions by a client, or by several clients that are measured
-        together.
+        """Return the token bucket that limits how many partitions are created and deleted by a client, or by several
+        clients that are measured together.
         """
 
     def count_throttled(self, key: QuotaKey, ms: int) -> None:
@@ -155,11 +155,14 @@ class RequestThrottle:
         )
 
     def charge_fetch(self, size: int) -> bool:
-        """Charge a Fetch response of `size` bytes to the client's quota, and return whether it may be sent.
+        """Charge a Fetch response of `size` bytes to the client's quota, if the client is not above the quota.
 
         If the client is above a quota, nothing is charged: the response has to be empty, and the client waits. A
         response that is larger than the quota of all windows is nevertheless sent to a client that has fetched nothing
         in these windows, and the client waits afterwards. Otherwise a client could never fetch a batch of this size.
+
+        Returns:
+            Whether the response may be sent with its records.
         """
         self.charge_time()
         key = QuotaKey.CONSUMER_BYTE_RATE
@@ -206,10 +209,13 @@ class RequestThrottle:
             self._throttle_client(key, bucket.throttle_ms(applied.limit, now_ms))
 
     def charge_time(self) -> int:
-        """Charge the processor time that the request has taken since the last charge. Returns the throttle time in ms.
+        """Charge the processor time that the request has taken since the last charge to the client's quota.
 
-        The first charge may throttle the client, for at most the size of a window. The time after it, in which the
-        response is encoded, is only charged.
+        The first charge may throttle the client, for at most the size of a window. The time in which the response is
+        encoded is charged later. It does not change the throttle time, which the response contains already.
+
+        Returns:
+            The throttle time in ms.
         """
         if self._timer is None:
             return self.ms
@@ -226,8 +232,8 @@ class RequestThrottle:
         return self.ms
 
     def with_throttle_time(self, response: Any) -> Any:
-        """Charge the request's time, and return the response with the throttle time, if the response has a field for
-        it.
+        """Charge the processor time of the request to the client's quota. Return the response with the throttle time,
+        if the response has a field for it; otherwise return it unchanged.
         """
         if not self._charged_ns:
             self.charge_time()

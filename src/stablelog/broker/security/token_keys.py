@@ -114,9 +114,13 @@ class TokenKeys:
             log.warning("clients cannot log in with OAUTHBEARER until this is solved: %s", error)
 
     async def identify(self, token: str, rules: TokenRules) -> Identity:
-        """Verify a token with the keys, and return whom it identifies: see `KeySet.identify`.
+        """Verify a bearer token with the keys, and return whom it identifies: see `KeySet.identify`.
 
-        Keys that are missing or unknown are loaded first.
+        If no keys are loaded yet, or the token names a key that is not among them, the keys are first loaded.
+
+        Args:
+            token: the token.
+            rules: what a valid token contains, such as its audience.
 
         Raises:
             TokenError: the token is not valid.
@@ -125,7 +129,7 @@ class TokenKeys:
         if self._keys is None:
             await self._reload_if_due()
         if self._keys is None:
-            raise self._failure or UnavailableError("the keys of tokens are not loaded")
+            raise self._failure or UnavailableError("the keys that sign bearer tokens are not loaded")
         if (
             self._clock.now_ms() - self._loaded_ms >= self._refresh_ms
             and not self._is_refreshing
@@ -141,9 +145,10 @@ class TokenKeys:
         return self._verify_token(token, rules)
 
     def _verify_token(self, token: str, rules: TokenRules) -> Identity:
-        """Verify a token by the wall clock, and convert the time at which it expires to broker time.
+        """Verify a token, and return whom it identifies.
 
-        A later step of the wall clock then neither ends nor prolongs the session.
+        The token names the time at which it expires by the wall clock. This time is converted to broker time, so that a
+        later change of the wall clock neither ends nor prolongs the session.
         """
         assert self._keys is not None
         wall_ms = self._clock.wall_ms()
@@ -162,10 +167,11 @@ class TokenKeys:
         return self._tried_ms is None or self._clock.now_ms() - self._tried_ms >= RELOAD_INTERVAL_MS
 
     async def _reload_if_due(self) -> bool:
-        """Load the keys, unless they were loaded a short time ago. A failure is logged.
+        """Load the keys, unless they were loaded a short time ago. If the load fails, this is logged and the present
+        keys remain.
 
         Returns:
-            Whether keys have been loaded during this call.
+            Whether newer keys are available than at the beginning of this call.
         """
         loaded_ms = self._loaded_ms if self._keys is not None else None
         async with self._turn:

@@ -108,7 +108,9 @@ class BrokerConfig:
         self.listeners = self._find_listeners()
         self._check_metrics()
         if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
-            raise UsageError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
+            raise UsageError(
+                "group.min.session.timeout.ms is larger than group.max.session.timeout.ms: change one of them"
+            )
         if self["group.consumer.heartbeat.interval.ms"] >= self["group.consumer.session.timeout.ms"]:
             raise UsageError(
                 "group.consumer.heartbeat.interval.ms must be smaller than group.consumer.session.timeout.ms"
@@ -124,7 +126,7 @@ class BrokerConfig:
         return self._values[own if own in self._values else name]
 
     def is_set_for_listener(self, listener: str, name: str) -> bool:
-        """Return whether a setting has a value of its own for this listener."""
+        """Return whether a setting was set for this listener itself, so that the broker's value does not apply to it."""
         return self._listener_setting_name(listener, name) in self._values
 
     @staticmethod
@@ -132,7 +134,7 @@ class BrokerConfig:
         return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
 
     def _find_listeners(self) -> tuple[Listener, ...]:
-        """Return the listeners, with their protocols and advertised addresses.
+        """Return the listeners with their protocols and advertised addresses, in the order of the setting `listeners`.
 
         Raises:
             UsageError: settings of listeners contradict each other, or everyone on the network could use a listener.
@@ -189,9 +191,9 @@ class BrokerConfig:
         return listener
 
     def client_auth(self, listener: Listener) -> str:
-        """Return whether the clients of a listener need a TLS certificate: `none`, `requested` or `required`.
+        """Return whether the clients of a listener need a TLS certificate, as `none`, `requested` or `required`.
 
-        As in Kafka, the value of the whole broker does not apply to a listener with SASL.
+        As in Kafka, the value that is set for the whole broker does not apply to a listener with SASL.
         """
         if not listener.protocol.is_tls:
             return "none"
@@ -205,7 +207,7 @@ class BrokerConfig:
         return self.values_by_source(name)[0][1]
 
     def values_by_source(self, name: str) -> list[tuple[ValueSource, str]]:
-        """Return all values of a setting with their sources. The first value is in effect."""
+        """Return all values of a setting, each as (source, text). The first value is in effect."""
         sources = (
             (ValueSource.DYNAMIC_BROKER, self.dynamic),
             (ValueSource.DYNAMIC_DEFAULT_BROKER, self.dynamic_defaults),

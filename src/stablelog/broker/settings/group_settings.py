@@ -35,7 +35,8 @@ class GroupSettings:
         self.times: dict[str, tuple[int, int]] = {}
 
     def _parse_times(self, configs: Mapping[str, str]) -> tuple[int, int]:
-        """Return the session timeout and the heartbeat interval that the settings of a group give, in ms.
+        """Return (session timeout, heartbeat interval) in ms for a group with these settings. The broker's value
+        applies to a setting that the group does not have.
 
         Raises:
             UsageError: a setting is unknown or out of range.
@@ -46,7 +47,9 @@ class GroupSettings:
         return values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL]
 
     def _conflict(self, configs: Mapping[str, str]) -> str:
-        """Return how the times that the settings of a group give contradict each other; "" if they do not."""
+        """Return how the session timeout and the heartbeat interval of a group with these settings contradict each
+        other, as text for a message; "" if they do not.
+        """
         session_ms, heartbeat_ms = self._parse_times(configs)
         if heartbeat_ms < session_ms:
             return ""
@@ -95,7 +98,7 @@ class GroupSettings:
 
 
 def _usable_times(session_ms: int, heartbeat_ms: int) -> tuple[int, int]:
-    """Return the session timeout and the heartbeat interval that members of a group get, in ms.
+    """Return (session timeout, heartbeat interval) in ms, as the members of a group get them.
 
     A heartbeat interval that is not smaller than the timeout is replaced by a third of the timeout.
     """

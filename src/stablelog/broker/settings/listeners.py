@@ -73,7 +73,9 @@ def is_loopback(host: str) -> bool:
 
 
 def reachable_host(host: str) -> str:
-    """Return the host that clients on this machine use to reach a listener on `host`: loopback for "all addresses"."""
+    """Return the host that clients on this machine use to reach a listener on `host`. If `host` means all addresses of
+    the machine, this is the loopback address.
+    """
     return {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 
 
@@ -88,7 +90,8 @@ def _parse_address(text: str) -> Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Parse `NAME://host:port,NAME://host:port`. An empty host means the loopback address.
+    """Parse `NAME://host:port,NAME://host:port`, and return the addresses in this order. An empty host means the
+    loopback address.
 
     Raises:
         ValueError: an address is not valid, or a name or an address is given twice.
@@ -124,7 +127,7 @@ def _parse_counts(text: str) -> Mapping[str, int]:
         except ValueError:
             raise ValueError(f"{host!r} is not an IP address") from None
         if not count.strip().isdecimal() or int(count) > INT_MAX:
-            raise ValueError(f"the number of connections of {address} is 0 to {INT_MAX}")
+            raise ValueError(f"the number of connections of {address} must be 0 to {INT_MAX}")
         counts[address] = int(count)
     return counts
 

@@ -161,7 +161,7 @@ class JointRequests:
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
     async def has_open(self, children: Sequence[ChildShown], run: str | None = None) -> bool:
-        """Whether any of these children, or any child of the given run, has an open transaction.
+        """Return whether any of these children, or any child of the given run, has an open transaction.
 
         Args:
             children: the children to look at.
@@ -182,8 +182,10 @@ class JointRequests:
     async def _to_its_end(
         self, decide: Callable[[], Coroutine[Any, Any, tuple[JointAnswer, Done]]], *, is_long: bool = False
     ) -> Decided:
-        """Make all decisions of a request. If there may be many, make them in a task of their own, which continues when the
-        client disconnects.
+        """Make all decisions of a request, and return their outcome.
+
+        If the decisions may be many, a separate task makes them: the task of the request is cancelled when its client
+        disconnects, and decisions that were begun must be completed nevertheless.
 
         Args:
             decide: makes the decisions.
@@ -198,9 +200,13 @@ class JointRequests:
     async def _checked(self, children: Sequence[ChildShown], run: str | None) -> CheckedChildren | None:
         """Check, in turns of the event loop, whether many children can be committed.
 
+        Args:
+            children: the children to commit, as the request names them.
+            run: the run of the writer that the request names; None if it names none.
+
         Returns:
-            The checks, for the decision; None if the decision itself makes all checks: there are few children, or the
-            answer does not depend on them.
+            The checks, which the decision uses. None if the decision itself makes all checks, because there are few
+            children or because the answer does not depend on them.
 
         Raises:
             RefusedError: a child cannot be committed; or the children have changed again and again during the checks.
@@ -228,7 +234,11 @@ class JointRequests:
         )
 
     async def _end_accepted(self) -> Done:
-        """End the children of a long joint commit that is accepted and has not ended all its children yet."""
+        """End the children of a long joint commit that is accepted and has not ended all its children yet.
+
+        Returns:
+            A future that is done when the markers of these children are written; None if there are no such markers.
+        """
         done = None
         try:
             turn = Turn()
@@ -246,12 +256,21 @@ class JointRequests:
         return done
 
     async def _dismiss_late(self) -> Done:
-        """Abort the children that no later joint commit can commit, if they are too many for the decision itself."""
+        """Abort the children that no later joint commit can commit. If they are few, the decision itself has aborted
+        them, and nothing is done here.
+
+        Returns:
+            A future that is done when the abort markers are written; None if there are none.
+        """
         return await self._dismiss(self._joint.checks.is_late)
 
     async def _dismiss(self, is_wanted: Callable[[Child], bool]) -> Done:
-        """Abort the open children of the joint commit's key for which `is_wanted` returns True, and forget those of them
-        that are not open. Do nothing if the key has few children: the decision itself has then ended them.
+        """Remove those children of the joint commit's key for which `is_wanted` returns True: abort them if they have
+        an open transaction, and otherwise forget them. If the key has few children, the decision itself has removed
+        them, and nothing is done here.
+
+        Returns:
+            A future that is done when the abort markers are written; None if there are none.
         """
         done = None
         some: list[str] = []

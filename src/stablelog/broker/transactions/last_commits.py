@@ -58,10 +58,10 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commit of each commit-ordered partition, and let each transaction group commit when all its
-        partitions are read.
+        """Read the last commit of each commit-ordered partition. When all partitions of a transaction group are read,
+        the group may decide commits again.
 
-        The caller opens no partition meanwhile.
+        The caller opens no partition before this call has ended.
         """
         with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="last commits") as threads:
             for group, partitions in self._unread.items():
@@ -76,8 +76,8 @@ class LastCommits:
         """Read the last commit of one partition.
 
         Returns:
-            The commit sequence, the topic name and the partition's index. The commit sequence is -1 if the partition has
-            no commit or cannot be read; if it cannot be read, the error is logged.
+            (commit sequence, topic name, index of the partition). The commit sequence is -1 if the partition has no
+            commit or cannot be read; if it cannot be read, the error is logged.
         """
         sequence = NO_COMMIT
         try:

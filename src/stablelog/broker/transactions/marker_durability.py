@@ -1,8 +1,11 @@
 """Tells which markers of a transaction group are durable.
 
-A commit is resolved only when its markers, and those of all earlier commits, are durable. The producer id of a
-forgotten transaction can be used again only when its markers are durable. This module remembers the end offset of each
-written marker. The marker is durable when the high watermark of its partition has reached this offset.
+The answer is needed for two decisions. A commit counts as resolved only when its markers, and those of all earlier
+commits, are durable: readers in commit order may then rely on it. And the producer id of a forgotten transaction can be
+used again only when the markers of that transaction are durable.
+
+This module remembers the end offset of each written marker. The marker is durable when the high watermark of its
+partition has reached this offset.
 """
 
 from collections.abc import Sequence
@@ -56,8 +59,10 @@ class MarkerDurability:
                 self._commits.setdefault(sequence, []).append((partition, end))
 
     def undurable_commits(self) -> dict[int, list[tuple[Partition, int]]]:
-        """Return the commits with markers that are not durable yet: by commit sequence, the partition and the end offset
-        of each such marker.
+        """Return the commits with markers that are not durable yet.
+
+        Returns:
+            By commit sequence, a list with one (partition, end offset) for each of these markers.
         """
         self._commits = {
             sequence: left
@@ -87,8 +92,8 @@ class MarkerDurability:
         return self._partitions.is_in_use(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
-        """Return a marker *barrier* (`coordinators.transactions.spare_ids`): a function that tells whether all markers
-        that were written before this call are durable.
+        """Return a function that tells whether all markers that were written before this call are durable (a marker
+        *barrier*, see `coordinators.transactions.spare_ids`).
         """
         if self._barrier is None:
             self._forget_durable_ends()
@@ -102,10 +107,17 @@ class MarkerDurability:
         self._ends_max = MARKER_ENDS_MIN + 2 * len(self._ends)
 
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
-        """Whether partitions are durable up to these end offsets. Remove those that are from the list.
+        """Return whether each partition is durable up to its end offset.
+
+        The entries of partitions that are durable are removed from the list, so that a later call need not check them
+        again.
+
+        Args:
+            ends: (partition, end offset) of each partition to check.
 
         Returns:
-            None if the broker can never know this, because one of the partitions has failed, or was reopened or deleted.
+            True if all are durable, and False if one is not durable yet. None if the broker can never know this,
+            because one of the partitions has failed, or was reopened or deleted.
         """
         while ends:
             partition, end = ends[-1]

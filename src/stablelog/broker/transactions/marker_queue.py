@@ -64,10 +64,13 @@ class MarkerQueue:
         return self._unsorted is None and not self._to_write
 
     def next_portion(self) -> list[PartitionMarkers]:
-        """Return the markers to be written next, by partition.
+        """Return the markers to be written next.
 
-        The list is empty if a long decision has more markers, which have to be sorted by partition first: call again in
-        the next turn.
+        A list without markers does not mean that the queue is empty: a decision with many markers needs several turns
+        of the event loop until its markers are sorted by partition. The caller then calls again in the next turn.
+
+        Returns:
+            (partition, its markers in order) for each partition of the portion.
         """
         if not self.in_writing:
             self._start_writing()
@@ -85,13 +88,15 @@ class MarkerQueue:
         return [(target, orders[:MARKERS_AT_ONCE_MAX])]
 
     def end_writing(self) -> list[QueuedDecision]:
-        """Remove and return the decisions of `in_writing`. The caller has written all their markers."""
+        """Remove the decisions of `in_writing`, because the caller has written all their markers. Return them, so that
+        the caller can answer the requests that wait for them.
+        """
         ended, self.in_writing = self.in_writing, []
         return ended
 
     def _start_writing(self) -> None:
-        """Move decisions from the queue to `in_writing`: as many as fit into one portion, or one decision that has more
-        markers than a portion.
+        """Move decisions from the queue to `in_writing`: as many as fit into one portion together. If the first
+        decision has more markers than a portion, move only this decision.
         """
         count, partitions = 0, set[TopicPartition]()
         while self._decided and count <= MARKERS_AT_ONCE_MAX:

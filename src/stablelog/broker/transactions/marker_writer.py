@@ -87,7 +87,9 @@ class MarkerWriter:
     # -- what is not written or not durable ------------------------------------------------------------------------
 
     def waits_at(self, target: TopicPartition) -> bool:
-        """Whether markers wait until this partition is open or the disk has space."""
+        """Return whether there are markers for this partition which wait until the partition is open or the disk has
+        space.
+        """
         return target in self._waiting or target in self._missing
 
     def waiting_partitions(self) -> Collection[TopicPartition]:
@@ -104,7 +106,7 @@ class MarkerWriter:
         return self._missing.keys()
 
     def is_written(self, order: MarkerOrder) -> bool:
-        """Whether no partition lacks the marker of this order."""
+        """Return whether the marker of this order is written to all partitions that need it."""
         return _key(order) not in self._lacking
 
     def undurable_commits(self) -> set[int]:
@@ -132,8 +134,8 @@ class MarkerWriter:
         return undurable | {(sequence, "", *target) for sequence, target in self._missing_commits()}
 
     def _missing_commits(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Yield commits of earlier runs of the broker whose markers could not be written to an open partition, because
-        the disk is full.
+        """Yield (commit sequence, partition) for each commit marker of an earlier run of the broker that could not be
+        written to an open partition, because the disk is full.
         """
         for target, (orders, _) in self._missing.items():
             for order in orders:
@@ -141,7 +143,9 @@ class MarkerWriter:
                     yield order.commit_sequence, target
 
     def barrier(self) -> Barrier:
-        """Return a function that tells whether all markers that were written before this call are durable."""
+        """Return a function that tells whether all markers that were written before the call of `barrier` are durable.
+        The function returns None if this cannot become known any more.
+        """
         return self._durability.barrier()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -288,7 +292,9 @@ class MarkerWriter:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
 
     def take_waiting(self, target: TopicPartition) -> list[MarkerOrder]:
-        """Remove and return the markers that wait for a partition, in order. The caller passes them to `write_missing`."""
+        """Remove and return the markers that wait for a partition, in order. The caller passes them to `write_missing`,
+        which writes those of them that the partition still needs.
+        """
         return self._waiting.pop(target, [])
 
     def write_missing(

@@ -91,7 +91,7 @@ class PartitionRepair:
         self._find_incomplete()
 
     def lacks_markers(self, target: TopicPartition) -> bool:
-        """Whether this open partition lacks markers of transactions that were decided before the broker started.
+        """Return whether this open partition lacks markers of transactions that were decided before the broker started.
 
         These markers wait for disk space. Until they are written, nothing else may be written to the partition.
         """
@@ -106,9 +106,11 @@ class PartitionRepair:
         self._incomplete = {target for group in self._groups for target in group.incomplete_partitions()}
 
     def _groups_of_partition(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
-        """Return the groups that may have open transactions in a partition, and remove the partition from `_unopened`.
+        """Return the transaction groups that may have open transactions in a partition. The caller compares these
+        transactions with the decisions of the groups.
 
-        The caller compares the transactions of the partition with the decisions of these groups.
+        The partition is open now, so it is also removed from `_unopened`, the partitions that may still lack markers
+        because they were not opened since the broker's start.
 
         Args:
             target: the partition.

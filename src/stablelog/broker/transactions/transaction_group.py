@@ -159,7 +159,9 @@ class TransactionGroup:
         return self._markers.incomplete_partitions()
 
     def waits_at(self, target: TopicPartition) -> bool:
-        """Whether markers wait until this partition is open or the disk has space."""
+        """Return whether there are markers for this partition which wait until the partition is open or the disk has
+        space.
+        """
         return self._markers.waits_at(target)
 
     def unopened_partitions_with_commits(self) -> list[TopicPartition]:
@@ -199,7 +201,8 @@ class TransactionGroup:
         """Wait until a decision is durable and its markers are written.
 
         Args:
-            done: the result of `begin_to_carry_out` for this decision.
+            done: the result of `begin_to_carry_out` for this decision; None if the decision has no markers, so that
+                only its records must become durable.
         """
         await (self.journal.wait_until_durable() if done is None else done)
 
@@ -218,8 +221,10 @@ class TransactionGroup:
         return done
 
     async def wait_for_markers(self) -> None:
-        """Wait until the markers of all decisions so far are written, or wait until their partition is open or the disk
-        has space.
+        """Wait for the markers of all decisions that were made before this call.
+
+        A marker counts as soon as it is written. It also counts if it cannot be written now, because its partition is
+        not open or the disk is full.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._markers.write_when_durable(Decision(None), done)
@@ -248,11 +253,12 @@ class TransactionGroup:
         return min(self.coordinator.table.resolved_sequence, self.durable_sequence, unmarked - 1)
 
     def missing_commit_markers(self) -> list[CommitMarker]:
-        """Return the markers for which a commit is not resolved, sorted.
+        """Return the commit markers that are not durable yet, so that their commits are not resolved: each as (commit
+        sequence, transactional id, topic, partition index), sorted.
 
-        The transactional id is empty if the marker is written but not durable yet, if the disk has no space for a marker
-        that a crash has lost, or if a crash may have lost the marker and the partition was not opened since the broker's
-        start.
+        The transactional id is empty in three cases: the marker is written but not durable yet; the disk has no space
+        for a marker that a crash has lost; or a crash may have lost the marker, and the partition was not opened since
+        the broker's start.
         """
         waiting = self._markers.waiting_commit_markers()
         unopened = {

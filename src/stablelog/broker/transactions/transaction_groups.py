@@ -109,7 +109,9 @@ class TransactionGroups:
         return iter(list(self._groups.values()))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the last and the resolved commit sequence of each group."""
+        """Yield the metrics of each group: its last commit sequence, and its last resolved commit sequence (up to which
+        all commit markers are durable).
+        """
         for group in self:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
             yield Sample("stablelog_last_commit_sequence", (group.name,), last)
@@ -162,15 +164,16 @@ class TransactionGroups:
             raise _not_made(f"{group_in_words(name)} cannot be created: {why}") from why
 
     def group_for_joint_commit(self, name: str, while_full: WhileFull) -> TransactionGroup:
-        """Return the transaction group of a joint commit. Create the group if it does not exist and a topic names it.
+        """Return the transaction group of a joint commit. Create the group if it does not exist and a topic belongs to
+        it.
 
         Args:
             name: name of the group; empty for the default one.
-            while_full: how the API of the request refuses while the disk is full.
+            while_full: the error code of the refusal while the disk is full.
 
         Raises:
-            RefusedError: no topic belongs to the group, the name is not valid for a group, there are too many groups, or
-                the disk is full.
+            RefusedError: no topic belongs to the group, the name is not valid for a group, there are too many groups,
+                or the disk is full.
         """
         group = self._groups.get(name)
         if group is not None:
@@ -195,15 +198,15 @@ class TransactionGroups:
     # can be ended there, by its producer or by a later producer of the id. After its end, the default group holds the id.
 
     def group_for_producer(self, transactional_id: str | None) -> TransactionGroup:
-        """Return the group that answers InitProducerId: the group of the transactional id, or the default group while
-        that group does not exist.
+        """Return the group whose coordinator answers an InitProducerId request: the group that the transactional id
+        names, or the default group while that group does not exist.
 
         Args:
             transactional_id: the transactional id; None for an idempotent producer.
 
         Raises:
-            RefusedError: the group could not be created by a transaction, because there are too many groups or
-                partitions.
+            RefusedError: the group does not exist, and no transaction could create it later, because there are too many
+                groups or partitions.
         """
         if transactional_id is None:
             return self.default
@@ -247,16 +250,17 @@ class TransactionGroups:
     def begin_group(
         self, transactional_id: str, producer_id: int, producer_epoch: int, while_full: WhileFull
     ) -> TransactionGroup:
-        """Return the group of a transactional id for a request that adds partitions to its transaction. The first such
-        request creates the group.
+        """Return the transaction group in which a transactional id begins or continues its transaction. The caller is a
+        request that adds partitions to the transaction. The first such request of a group creates the group.
 
-        If another producer holds the id, no group is created: the coordinator of the returned group refuses the request.
+        The group is created only for the producer that holds the id now. For any other producer, the result is an
+        existing group that knows the id, and the coordinator of this group then refuses the caller's request.
 
         Args:
             transactional_id: the transactional id.
             producer_id: producer id of the request.
             producer_epoch: producer epoch of the request.
-            while_full: how the API of the request refuses while the disk is full.
+            while_full: the error code of the refusal while the disk is full.
 
         Raises:
             RefusedError: no producer has the id; or the id has an open transaction of Apache Kafka; or the group cannot
@@ -275,8 +279,8 @@ class TransactionGroups:
         return self.require_group(transactional_id)
 
     def _held(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return the state of a transactional id that the default group holds for another group; None if it holds no
-        such id.
+        """Return the state of a transactional id that the default group holds on behalf of another group, because that
+        group does not exist yet; None if it holds no such id.
 
         A transaction of such an id is open only if Apache Kafka has begun the transaction.
         """
@@ -285,7 +289,15 @@ class TransactionGroups:
         return self.default.coordinator.table.get(transactional_id)
 
     def _take_over(self, group: TransactionGroup, transactional_id: str) -> None:
-        """Move a transactional id from the default group to its own group."""
+        """Move a transactional id from the default group to its own group, which is the group that the id itself names.
+
+        The default group holds the id only until its own group exists. It forgets the id when the record of the id is
+        durable in the commit log of the own group, so that a crash cannot lose the id.
+
+        Args:
+            group: the own group of the id.
+            transactional_id: the id, which the default group has.
+        """
         txn = self.default.coordinator.table.require_state(transactional_id)
         group.apply(group.coordinator.producers.import_id(transactional_id, txn, now_ms=self._clock.now_ms()))
         group.journal.run_when_durable(lambda: self._forget_held(transactional_id))
@@ -305,7 +317,7 @@ class TransactionGroups:
         return found if found is not None else self.default.coordinator.table.get(transactional_id)
 
     def are_committing(self, producer_id: int) -> bool:
-        """Whether a joint commit is being carried out that commits the open transaction of a producer id."""
+        """Return whether the open transaction of a producer id is part of a joint commit that is being carried out."""
         return any(group.coordinator.joint.is_committing(producer_id) for group in self._groups.values())
 
     # -- topics of the groups ------------------------------------------------------------------------------
@@ -344,10 +356,11 @@ class TransactionGroups:
             group.coordinator.table.partitions_opened()
 
     async def wait_until_marked(self, target: TopicPartition) -> bool:
-        """Wait until the markers of all decisions so far are written.
+        """Wait for the markers of all decisions that were made before this call.
 
         Returns:
-            Whether the partition has all of them. Otherwise markers wait until it is open or the disk has space.
+            True if the partition has all its markers. False if some of them wait until the partition is open or the
+            disk has space.
         """
         for group in self:
             await group.wait_for_markers()
@@ -355,7 +368,7 @@ class TransactionGroups:
 
 
 def _not_made(why: str) -> RefusedError:
-    """Make the error for a transaction group that cannot be created.
+    """Return the error for a transaction group that cannot be created.
 
     The error is also logged, because InitProducerId responses have no message field.
     """
