@@ -138,7 +138,7 @@ class EmbeddedBroker:
         self._wait_until_ready(self._launch(), timeout_s)
 
     def _launch(self) -> "subprocess.Popen[bytes]":
-        """Start the process without waiting until it is ready."""
+        """Start the process and return it, without waiting until it is ready."""
         self._check_own("start")
         if self.is_running:
             raise UsageError(f"the broker at {self.bootstrap} is running: stop it before you start it again")
@@ -405,7 +405,7 @@ def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -
 
 
 def _first_address(given: Mapping[str, str], host: str, port: int) -> tuple[str, int]:
-    """Return the host and the port of the first listener.
+    """Return a pair: the host and the port of the first listener.
 
     Raises:
         UsageError: a setting is out of range, or the address is given twice.

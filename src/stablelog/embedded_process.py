@@ -20,10 +20,10 @@ STOP_TIMEOUT_S: Final = 20.0
 
 @dataclass
 class BrokerResources:
-    """What a broker of `serve` holds: its process, port and temporary directory. It is a separate object, so that it
-    can be released after the EmbeddedBroker was garbage-collected.
+    """What a broker of `serve` holds: its process, its port and its temporary directory.
 
-    Only the process that made the object releases anything. After a fork, the child process has a copy of the object.
+    This is a separate object, so that all of it can be released after the EmbeddedBroker was garbage-collected. Only
+    the process that made the object releases anything: after a fork, the child process has a copy of the object.
     """
 
     owner: Process = field(default_factory=this_process)
@@ -57,8 +57,10 @@ class BrokerResources:
             self.temporary_fd = hold_directory(self.temporary)
 
     def release(self) -> None:
-        """Release the port. With a temporary directory, end the broker's process and remove the directory. Otherwise
-        close the process's standard input, at which it stops. In a process that did not make the object, do nothing.
+        """Release what the broker holds. In a process that did not make the object, do nothing.
+
+        The port becomes free. If the broker has a temporary directory, its process is ended, and the directory is
+        removed. Otherwise only the process's standard input is closed, which makes the process stop in order.
         """
         if not self.is_own:
             return
@@ -83,7 +85,9 @@ class BrokerResources:
 
 
 def start_process(command: list[str], stderr: "IO[bytes] | int") -> "subprocess.Popen[bytes]":
-    """Start a process with unbuffered pipes."""
+    """Start a process with unbuffered pipes for its standard input and output, and return it. `stderr` is the file for
+    its error output.
+    """
     return subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
 
 
@@ -103,8 +107,8 @@ def end_process(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def _end_and_remove(process: "subprocess.Popen[bytes]") -> None:
-    """End a process that then removes its temporary directory. The process does this, too, if this process is killed
-    meanwhile.
+    """Let the broker's process end at once and remove its temporary directory, and wait for its end. The broker's
+    process also removes the directory if this process is killed meanwhile.
     """
     write(process, b"\n")
     process.send_signal(signal.SIGCONT)  # a test may have stopped it
@@ -123,8 +127,15 @@ def _wait(process: "subprocess.Popen[bytes]") -> None:
 
 
 def port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float, said: list[str]) -> int | None:
-    """Wait until the broker's process prints that it is ready. Return the broker's port; None if the process has ended.
-    Add all other lines that it prints to `said`.
+    """Wait until the broker's process prints that it is ready.
+
+    Args:
+        process: the process.
+        timeout_s: how long to wait, in seconds.
+        said: gets all other lines that the process prints.
+
+    Returns:
+        The port on which the broker listens; None if the process has ended.
 
     Raises:
         TimeoutError: the process was neither ready nor ended within `timeout_s`.

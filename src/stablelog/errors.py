@@ -208,12 +208,13 @@ class DiskError(UnavailableError):
 
 
 class StoreError(UnavailableError):
-    """A call to an object store failed. Unless the store rejected the call, it may apply the call, now or later.
+    """A call to an object store failed. If the store has not rejected the call (`is_rejected`), it may still carry the
+    call out, now or later.
 
     Args:
         message: the call, the URL and key, and the cause.
-        is_rejected: whether the store rejected the call and will reject it again, because the access rights, the bucket
-            or the address are wrong.
+        is_rejected: whether the store rejected the call and will reject it again, because the access rights, the
+            bucket or the address are wrong.
     """
 
     def __init__(self, message: str, *, is_rejected: bool = False) -> None:
@@ -238,8 +239,8 @@ class DataLossError(StablelogError):
 
 
 class FencedError(StablelogError):
-    """Another process has taken over: a broker with a greater epoch, or a producer with a later producer epoch. This one
-    must stop. It has changed nothing after the other one took over.
+    """Another process has taken over: a broker with a greater epoch, or a producer with a later producer epoch. The
+    process that gets this error must stop. It has changed nothing since the other process took over.
     """
 
 
@@ -290,11 +291,13 @@ class UnprovenError(StablelogError):
 
 
 class NotLoadedError(StablelogError):
-    """A read needs bytes of the object store that are not in the cache of the broker.
+    """A read needs bytes of the object store that are not in the cache of the broker. The caller loads them, and reads
+    again.
 
     Args:
-        ranges: the byte ranges that the caller must load before it retries the read.
-        size: the size in bytes of all ranges that the read needs in memory at once, loaded or not.
+        ranges: the byte ranges that the caller must load.
+        size: how many bytes the read needs in memory at the same time: those of `ranges`, and those that are in the
+            cache already.
     """
 
     def __init__(self, ranges: Sequence[ObjectRange], size: int) -> None:

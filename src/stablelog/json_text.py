@@ -28,7 +28,8 @@ def parse_json(
 
     Args:
         text: the text.
-        pairs_hook: makes an object of the keys and values that the text gives it, in their order; None for a dict.
+        pairs_hook: called for each JSON object with its pairs of key and value, in their order. It returns the value
+            that stands for the object. None to return a dict.
 
     Raises:
         ValueError: the text is not valid JSON, has a number that is not finite, or is nested too deeply to be read.

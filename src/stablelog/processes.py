@@ -19,8 +19,8 @@ class ForkAware(Protocol):
     """An object that drops what belongs to the parent process after a fork."""
 
     def after_fork(self) -> None:
-        """Drop the connections, locks and threads of the parent process. Never waits, and changes nothing for the
-        parent.
+        """Drop the connections, locks and threads of the parent process. The method never waits, and changes nothing
+        in the parent process.
         """
 
 
@@ -61,7 +61,7 @@ class ForkWatch:
                 yield forked
 
     def add_object(self, forked: ForkAware) -> None:
-        """Add an object, as long as it exists."""
+        """Add an object whose `after_fork` is called in a forked process as long as the object exists."""
         with self._lock:
             self._references.append(ref(forked))
             count = len(self._references)

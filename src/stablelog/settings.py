@@ -31,7 +31,7 @@ class SettingType:
     valid: str
 
     def read(self, name: str, text: str, default: str = "") -> Any:
-        """Convert the text of a setting to its value.
+        """Convert the text of a setting to its value, and return the value.
 
         Args:
             name: the name of the setting, for the error message.

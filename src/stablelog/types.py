@@ -25,12 +25,12 @@ def is_topic_name(name: str) -> bool:
 
 
 class RangeProof(NamedTuple):
-    """Checksums of a range of an object, from a manifest. They prove that loaded bytes belong to this object and begin
-    at this position.
+    """The checksums that the bytes of a range of an object must have. A manifest contains them. They show that loaded
+    bytes belong to this object and begin at this position.
 
     Attributes:
-        crc: the CRC-32C that the bytes must have. If the range consists of record batches, the CRC-32C over the headers
-            of all batches of the log file up to the end of the range.
+        crc: the CRC-32C that the bytes must have. If the range consists of record batches, it is the CRC-32C over the
+            headers of all batches of the log file up to the end of the range.
         crc_before: the CRC-32C over the headers of all batches before the range; None if the range has no batches.
     """
 

@@ -38,7 +38,10 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
-    """Read an unsigned varint of up to 32 bits. Returns (value, position after it).
+    """Read an unsigned varint of up to 32 bits from the position `at`.
+
+    Returns:
+        A pair: the value, and the position after the varint.
 
     Raises:
         ValueError: the data ends within the varint, or the varint has more than 32 bits.
@@ -62,7 +65,10 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """Read a zig-zag varint of up to 64 bits. Returns (value, position after it).
+    """Read a zig-zag varint of up to 64 bits from the position `at`.
+
+    Returns:
+        A pair: the value, and the position after the varint.
 
     Raises:
         DamageError: the data ends within the varint, or the varint has more than 64 bits.

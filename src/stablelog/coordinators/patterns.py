@@ -197,8 +197,8 @@ def _check_structure(pattern: str, elements: list[re.Match[str]]) -> None:
 
 
 def _counts(element: re.Match[str]) -> tuple[int, int]:
-    """Return the least and the greatest number of times that an element is repeated. Without an upper limit, both are
-    the least number.
+    """Return a pair: the least and the greatest number of times that an element is repeated. Without an upper limit,
+    both are the least number.
     """
     repeat = element["repeat"]
     if repeat is None:
@@ -215,7 +215,7 @@ def _is_unlimited(element: re.Match[str]) -> bool:
 
 
 def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
-    """Build the matching function of a group or of the whole pattern.
+    """Build and return the function that matches a group, or the whole pattern.
 
     On return, the caller's iterator is at the element after the group.
     """
@@ -309,7 +309,9 @@ def _characters(element: re.Match[str]) -> Characters:
 
 
 def _member(element: re.Match[str], at: int) -> re.Match[str]:
-    """Read one member of a class of characters: a character or an escape."""
+    """Read one member of a class of characters, which begins at `at` in the element: a character or an escape. Return
+    its match.
+    """
     found = _MEMBER.match(element["atom"], at)
     if found is None:
         raise _invalid(

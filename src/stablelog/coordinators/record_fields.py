@@ -27,7 +27,9 @@ INT64: Final = struct.Struct(">q")
 
 
 def string(text: str | None) -> bytes:
-    """Encode a string or null with an int16 size, as versions that are not flexible have it."""
+    """Encode a string with an int16 size before it, as in versions that are not flexible. A `text` of None is encoded
+    as null.
+    """
     if text is None:
         return INT16.pack(-1)
     data = text.encode()
@@ -35,12 +37,12 @@ def string(text: str | None) -> bytes:
 
 
 def byte_string(data: bytes) -> bytes:
-    """Encode a byte string with an int32 size, as versions that are not flexible have it."""
+    """Encode a byte string with an int32 size before it, as in versions that are not flexible."""
     return INT32.pack(len(data)) + data
 
 
 def compact_string(text: str) -> bytes:
-    """Encode a string with a varint size, as flexible versions have it (KIP-482)."""
+    """Encode a string with a varint size before it, as in flexible versions (KIP-482)."""
     data = text.encode()
     return encode_uvarint(len(data) + 1) + data
 
@@ -99,7 +101,7 @@ class FieldReader:
             raise self.damage(f"{len(self._data) - self._at} bytes follow the last field")
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Read fields of fixed size with a struct layout."""
+        """Read fields of fixed size, and return their values in the order of the struct layout."""
         return layout.unpack(self.read_bytes(layout.size))
 
     def int16(self) -> int:
@@ -148,7 +150,7 @@ class FieldReader:
         return self.varint() - 1 if self.is_flexible else read()
 
     def nullable_string(self) -> str | None:
-        """Read a string or null."""
+        """Read a string, or null, for which the result is None."""
         size = self._size(self.int16)
         if size == -1:
             return None
@@ -169,7 +171,7 @@ class FieldReader:
         return self.read_bytes(self.count())
 
     def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
-        """Read an array. The function `read` reads one item."""
+        """Read an array, and return its items. The function `read` reads one item."""
         count = self.count()
         if count < 0:
             raise self.damage(f"an array cannot have {count} items")

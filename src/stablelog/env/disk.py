@@ -66,7 +66,8 @@ class File(Protocol):
         """Load the bytes of a view of this file into memory. Safe to call from any thread.
 
         Returns:
-            False if the operating system has no call for this; in that case nothing was done.
+            True if the bytes were loaded. False if the operating system has no call for this; in that case nothing was
+            done.
 
         Raises:
             DiskError: the bytes cannot be read. The caller must not read the view: a signal may end the process.
@@ -90,7 +91,9 @@ class FileWriter(Protocol):
     """Replaces small files: a `Disk`, or the broker's disk reserve, which frees space for the file if the disk is full."""
 
     def write_atomic(self, path: Path, content: bytes, *, is_private: bool = False) -> None:
-        """Replace the file as a whole. Durable on return. See `Disk.write_atomic`."""
+        """Replace the file as a whole. Durable on return. `is_private` says whether only the owner may read the file:
+        see `Disk.write_atomic`.
+        """
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Replace the file as a whole without a sync. See `Disk.write_unsynced`."""
@@ -191,7 +194,9 @@ def read_if_there(disk: Disk, path: Path) -> bytes | None:
 
 
 def pieces_of(content: Content) -> Iterable[bytes]:
-    """Return the pieces of a file's content in the order in which they are written."""
+    """Return the pieces of a file's content, to be iterated in the order in which they are written. Content that is
+    one byte string is one piece.
+    """
     return (content,) if isinstance(content, bytes) else content
 
 

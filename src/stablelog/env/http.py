@@ -104,5 +104,5 @@ def shown_url(url: SplitResult) -> str:
 
 
 def failure_in_words(error: OSError | HTTPException) -> str:
-    """Return for the user why there is no response."""
+    """Return the reason why there is no response, as text for the user."""
     return in_words(error) if isinstance(error, OSError) else type(error).__name__

@@ -117,7 +117,7 @@ class LocalFile:
                 pending[0] = pending[0][count:]
 
     def read(self, position: int, size: int) -> bytes:
-        """Return a copy of up to `size` bytes."""
+        """Return a copy of `size` bytes at `position`; fewer bytes only if the file ends before."""
         try:
             content = os.pread(self._fd, size, position)
             while len(content) < min(size, self._size - position):
@@ -163,7 +163,11 @@ class LocalFile:
                 os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def populate(self, view: memoryview) -> bool:
-        """Load the pages of the view into memory, and map them into the process, so that a read does not block."""
+        """Load the pages of the view into memory, and map them into the process, so that a read does not block.
+
+        Returns:
+            False if the operating system has no call for this; in that case nothing was done.
+        """
         try:
             return populate(view)
         except OSError as error:
@@ -211,7 +215,10 @@ class LocalDisk:
 
     @_disk_call("opening")
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open a file for reading and appending, or only for reading if the disk is `read_only`."""
+        """Open a file for reading and appending, or only for reading if the disk is `read_only`.
+
+        If `create` is True, a missing file is created; otherwise a missing file raises FileNotFoundError.
+        """
         if create and self.read_only:
             raise OSError(errno.EROFS, "this disk is open for reading only", str(path))
         return LocalFile(path, create=create, read_only=self.read_only)
@@ -245,7 +252,10 @@ class LocalDisk:
         return b"".join(pieces)
 
     def write_atomic(self, path: Path, content: Content, *, is_private: bool = False) -> None:
-        """Write a temporary file beside the target, sync it, rename it over the target, sync the directory."""
+        """Write a temporary file beside the target, sync it, rename it over the target, and sync the directory.
+
+        If `is_private` is True, only the owner of the file may read it, from its first byte on.
+        """
         self._write_together({path: content}, mode=PRIVATE_MODE if is_private else MODE)
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
@@ -266,7 +276,13 @@ class LocalDisk:
         self._replace({path: content}, sync=False, mode=MODE)
 
     def _replace(self, files: Mapping[Path, Content], *, sync: bool, mode: int) -> None:
-        """Write all temporary files, then rename each over its target. If one cannot be written, none is replaced."""
+        """Write all temporary files, then rename each over its target. If one cannot be written, none is replaced.
+
+        Args:
+            files: contents by path.
+            sync: whether each temporary file is synced before it is renamed.
+            mode: the permissions of the new files.
+        """
         if self.read_only:
             raise DiskError(f"writing {', '.join(map(str, files))} failed", errno.EROFS)
         size = sum(map(len, files.values()))
@@ -375,7 +391,14 @@ class LocalDisk:
 
 
 def _write(path: str, content: Content, *, sync: bool, mode: int) -> None:
-    """Write a temporary file, which no reader uses yet."""
+    """Write a temporary file, which no reader uses yet.
+
+    Args:
+        path: the file.
+        content: its content.
+        sync: whether the file is durable on return.
+        mode: its permissions.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         if mode == PRIVATE_MODE:

@@ -38,7 +38,8 @@ def populate(view: memoryview) -> bool:
     """Load the bytes of a view of a mapped file into memory. May run in any thread.
 
     Returns:
-        False if the operating system has no call for this; in that case nothing was done.
+        True if the bytes were loaded. False if the operating system has no call for this; in that case nothing was
+        done.
 
     Raises:
         OSError: the file cannot be read, or has become shorter. The caller must not read the bytes: a signal may end
@@ -69,7 +70,9 @@ def is_in_memory(view: memoryview) -> bool:
 
 
 def _pages(view: memoryview) -> tuple[int, int]:
-    """Return the address of the first page of a view, and the number of bytes from there to the view's end."""
+    """Return a pair: the address of the first memory page of a view, and the number of bytes from there to the view's
+    end.
+    """
     address = _address(view)
     begin = address - address % mmap.PAGESIZE
     return begin, address + view.nbytes - begin

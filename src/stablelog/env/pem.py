@@ -104,7 +104,9 @@ def _is_about_the_pair(error: Exception) -> bool:
 
 
 def _kind(path: str) -> str:
-    """Return why a key store of another format cannot be read; empty if the file may be a PEM file."""
+    """Return the reason why a key store of another format cannot be read, for example because it is a Java key store;
+    empty if the file may be a PEM file.
+    """
     try:
         content = Path(path).read_bytes() if path else BEGIN
     except (OSError, ValueError):  # ValueError: the path contains a null character

@@ -54,7 +54,9 @@ class Names:
         self.lengths: Counter[int] = Counter()
 
     def put(self, pattern: Pattern, rules: Rules) -> None:
-        """Set the rules of a pattern. With empty rules, the pattern is removed."""
+        """Set the rules of a pattern: the bits of the operations that they allow and deny. They replace the former
+        rules. Rules without any bit remove the pattern.
+        """
         is_prefixed = pattern.pattern_type is PatternType.PREFIXED
         names = self.prefixed if is_prefixed else self.literal
         if is_prefixed:
@@ -71,11 +73,12 @@ class Names:
         return [name[:length] for length in self.lengths if length <= len(name)]
 
     def rules_of(self, name: str, prefixes: list[str]) -> Rules:
-        """Return the rules of all patterns that apply to a resource.
+        """Return the rules of all patterns that apply to a resource, joined: the bits of all operations that one of
+        these rules allows or denies.
 
         Args:
             name: the name of the resource.
-            prefixes: the beginnings of the name, from `prefixes`.
+            prefixes: the beginnings of the name that the method `prefixes` has returned.
         """
         found = self.literal.get(name, NOTHING) | self.literal.get(WILDCARD, NOTHING)
         if self.prefixed:
@@ -227,12 +230,16 @@ class AclIndex:
 
 
 def _bit(binding: AclBinding) -> Rules:
-    """Return one rule as `Rules`: the bit of its operation, among the allowed or the denied ones."""
+    """Return one rule as `Rules`: the number with the bit of the rule's operation, which is either among the allowed
+    or among the denied operations.
+    """
     return 1 << binding.operation + (0 if binding.permission is Permission.ALLOW else DENIED_SHIFT)
 
 
 def _holders(principal: str, host: str) -> tuple[Holder, ...]:
-    """Return the (principal, host) pairs whose rules apply to a principal on a host."""
+    """Return the pairs (principal, host) whose rules apply to a client with this principal and this host. Besides the
+    exact names, a rule can name `*` for every principal or every host.
+    """
     return (principal, host), (principal, WILDCARD), (ANY_PRINCIPAL, host), (ANY_PRINCIPAL, WILDCARD)
 
 

@@ -87,8 +87,8 @@ def check_binding(binding: AclBinding) -> None:
 
 
 def normal_host(host: str) -> str:
-    """Return an IP address in the form in which the broker knows clients, such as `2001:db8::1`. Return other texts
-    unchanged.
+    """Return an IP address in the form in which the broker knows clients, such as `2001:db8::1`. A text that is not an
+    IP address, such as `*`, is returned unchanged.
     """
     return str(ipaddress.ip_address(host)) if _is_address(host) else host
 

@@ -30,20 +30,20 @@ LEFT_OUT: Final = "left out"
 
 
 def on_topic(operation: Operation, of: str = "each topic", without: str = "") -> Right:
-    """Return the right to an operation on topics."""
+    """Return the right to an operation on topics. `of` and `without` are those of `Right`."""
     return Right(operation, ResourceType.TOPIC, of, without)
 
 
 def on_group(operation: Operation, of: str = "the group", without: str = "") -> Right:
-    """Return the right to an operation on consumer groups."""
+    """Return the right to an operation on consumer groups. `of` and `without` are those of `Right`."""
     return Right(operation, ResourceType.GROUP, of, without)
 
 
 def on_transactional_id(operation: Operation, of: str = "the transactional id", without: str = "") -> Right:
-    """Return the right to an operation on transactional ids."""
+    """Return the right to an operation on transactional ids. `of` and `without` are those of `Right`."""
     return Right(operation, ResourceType.TRANSACTIONAL_ID, of, without)
 
 
 def on_cluster(operation: Operation, of: str = "the cluster", without: str = "") -> Right:
-    """Return the right to an operation on the cluster."""
+    """Return the right to an operation on the cluster. `of` and `without` are those of `Right`."""
     return Right(operation, ResourceType.CLUSTER, of, without)

@@ -127,7 +127,10 @@ class Authorizer:
         self.version += 1
 
     def rights_of(self, principal: str, host: str) -> tuple[str, str]:
-        """Return a value that is equal for clients with the same rights. It contains the host only if a rule names this
-        host.
+        """Return a key by which clients with the same rights are recognised: two clients with equal keys have the same
+        rights.
+
+        The key is the pair (principal, host). The host is `*` if no rule names the client's host, so that all clients
+        of a principal on such hosts share a key.
         """
         return principal, host if self.index.names_host(host) else WILDCARD

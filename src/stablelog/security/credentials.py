@@ -179,10 +179,11 @@ class CredentialTable:
     ) -> tuple["CredentialTable", list[AlterationOutcome]]:
         """Apply the changes of an AlterUserScramCredentials request, as Kafka's ScramControlManager does.
 
-        If one change of a user is not valid, none of this user's changes is applied. Those of other users are.
+        If one change of a user is not valid, none of this user's changes is applied. The changes of other users are
+        applied nevertheless.
 
         Returns:
-            The table after the changes, and the outcome for each user in the order of the request.
+            A pair: the table after the changes, and the outcome for each user, in the order of the request.
         """
         changes: dict[str, CredentialDeletion | CredentialUpsertion] = {}
         errors: dict[str, tuple[ErrorCode, str]] = {}

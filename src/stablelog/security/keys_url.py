@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 
 def parse_keys_url(text: str) -> str:
-    """Check the URL of a key set.
+    """Check the URL of a key set, and return it.
 
     Raises:
         ValueError: the URL is not `https://`, `file:` or, on this machine, `http://`.

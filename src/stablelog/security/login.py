@@ -360,7 +360,7 @@ class Login:
         return _Scram(BY_SASL_NAME[mechanism], lambda kind, user: self._credentials().find(kind, user))
 
     def authenticate(self, token: bytes, nonce: str, now_ms: int) -> LoginAnswer | Question:
-        """Process a message of the mechanism.
+        """Process a message of the SASL mechanism.
 
         Args:
             token: the message.
@@ -368,8 +368,8 @@ class Login:
             now_ms: the time.
 
         Returns:
-            The answer for the client, or a question. The caller answers a question with `process_answer` before it
-            calls any other method.
+            The answer for the client. If the answer depends on slow work, the result is a question instead: the caller
+            does the work, and calls `process_answer` with its result before it calls any other method.
 
         Raises:
             LoginError: the login has failed.

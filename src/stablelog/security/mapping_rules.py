@@ -21,7 +21,10 @@ class Rule(NamedTuple):
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Parse the value of the setting: rules with commas between them. An empty text means `DEFAULT`.
+    """Parse the value of the setting: rules with commas between them. An empty text means the one rule `DEFAULT`.
+
+    Returns:
+        The rules in the order of the text. The first rule that matches a distinguished name decides.
 
     Raises:
         ValueError: a rule is not valid.
@@ -31,7 +34,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     while True:
         found = _RULE.match(text, at)
         if found is None:
-            raise ValueError(f"this is not a rule: {text[at:]}")
+            raise ValueError(f"this is not a rule (DEFAULT or RULE:pattern/replacement/): {text[at:]}")
         pattern, replacement, case = found.groups()
         if pattern is None:
             rules.append(Rule())
@@ -42,7 +45,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
         if not rest:
             return tuple(rules)
         if not rest.startswith(","):
-            raise ValueError(f"a comma is missing before {rest}")
+            raise ValueError(f"a comma is missing between two rules, before {rest}")
         at = len(text) - len(rest[1:].lstrip())
 
 

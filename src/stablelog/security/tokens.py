@@ -1,8 +1,8 @@
 """Bearer tokens: JSON web tokens (RFC 7519) with a signature by one of the keys of an authorization server.
 
-The rules are those of Kafka's BrokerJwtValidator. Only asymmetric algorithms are accepted: neither `none`, nor HMAC, which
-would take a public key for a shared secret. The module needs the library joserfc, which `pip install 'stablelog[oauth]'`
-installs; it is imported when the first keys are read.
+The rules are those of Kafka's BrokerJwtValidator. Only asymmetric algorithms are accepted. `none` is refused, and so
+is HMAC: with HMAC, the broker would take the public key, which everybody knows, for a shared secret. The module needs
+the library joserfc, which `pip install 'stablelog[oauth]'` installs; it is imported when the first keys are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ class KeySet:
         return _identity(self._verified(token), rules, now_ms)
 
     def _verified(self, token: str) -> Mapping[str, Any]:
-        """Check the signature of a token, and return its claims."""
+        """Check the signature of a token, and return its claims by name. The claims themselves are not checked here."""
         from joserfc import jws
         from joserfc.errors import JoseError
 
@@ -140,7 +140,8 @@ def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
     """Import one key of a key set.
 
     Returns:
-        None if the key cannot verify signatures.
+        The key id (None if the key has none), the key, and the only algorithm for which the key may be used (None if
+        it does not name one). Instead of these three, None if the key cannot verify signatures.
     """
     from joserfc import jwk
     from joserfc.errors import JoseError
@@ -159,7 +160,7 @@ def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
 
 
 def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Identity:
-    """Check the claims of a token whose signature is right."""
+    """Check the claims of a token whose signature is right, and return the identity that they name."""
     expires_ms = _milliseconds(claims, "exp")
     issued_ms = _milliseconds(claims, "iat")
     not_before_ms = _milliseconds(claims, "nbf") if "nbf" in claims else None
@@ -168,18 +169,18 @@ def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Iden
     if any(one is not None and one > now_ms + rules.clock_skew_ms for one in (not_before_ms, issued_ms)):
         raise TokenError("it is not valid yet")
     if rules.issuer and claims.get("iss") != rules.issuer:
-        raise TokenError("it has another issuer")
+        raise TokenError("its issuer is not the one that the listener accepts")
     audience = claims.get("aud")
     audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
     if rules.audiences and not set(rules.audiences).intersection(
         one for one in audiences if isinstance(one, str)
     ):
-        raise TokenError("it has another audience")
+        raise TokenError("its audience is none of those that the listener accepts")
     scopes = claims.get(rules.scope_claim, "")
     if not (
         isinstance(scopes, str) or (isinstance(scopes, list) and all(isinstance(one, str) for one in scopes))
     ):
-        raise TokenError(f"its claim {rules.scope_claim} has no texts")
+        raise TokenError(f"its claim {rules.scope_claim} is neither a text nor a list of texts")
     user = claims.get(rules.user_claim)
     if not isinstance(user, str) or not user.strip():
         raise TokenError(f"its claim {rules.user_claim} has no user name")

@@ -29,7 +29,9 @@ def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
 
 
 def encode_text(text: str | None, *, flexible: bool) -> bytes:
-    """Encode a text with its size; None is encoded as null."""
+    """Encode a text with its size before it; None is encoded as null. `flexible` says whether the version of the
+    message is flexible: sizes are then varints.
+    """
     encoded = b"" if text is None else text.encode()
     return encode_size(NULL_SIZE if text is None else len(encoded), INT16, flexible=flexible) + encoded
 
@@ -44,10 +46,11 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
         flexible: whether the version is flexible.
 
     Returns:
-        The size, and the position of the content.
+        A pair: the size, and the position after it, where the content begins.
 
     Raises:
-        ValueError: the size is greater than the number of bytes left. struct.error: the data ends inside the size.
+        ValueError: the size is greater than the number of bytes left.
+        struct.error: the data ends inside the size.
     """
     if flexible:
         claimed, at = read_uvarint(data, at)
@@ -63,12 +66,20 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
 def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool) -> tuple[int, int]:
     """Read the size of an array that must not be null, and count its items in `items`.
 
+    Args:
+        data: the message.
+        at: the position of the size.
+        what: the name of the array in error messages.
+        items: counts the items of the whole message, and refuses too many.
+        flexible: whether the version is flexible.
+
     Returns:
-        The number of items, and the position of the first.
+        A pair: the number of items, and the position of the first.
 
     Raises:
-        ValueError: the array is null, or has more items than bytes are left or than a message may have. struct.error:
-            the data ends inside the size.
+        ValueError: the array is null, has more items than bytes are left, or exceeds the number of items that a
+            message may have.
+        struct.error: the data ends inside the size.
     """
     count, at = read_size(data, at, INT32, flexible=flexible)
     if count < 0:
@@ -78,14 +89,14 @@ def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool
 
 
 def read_text(data: Buffer, at: int, *, flexible: bool) -> tuple[str | None, int]:
-    """Read a text or null from a message.
+    """Read a text or null from a message. `flexible` says whether the version of the message is flexible.
 
     Returns:
-        The text, and the position of the next field.
+        A pair: the text, or None for null; and the position of the next field.
 
     Raises:
-        ValueError: the size is greater than the number of bytes left, or the bytes are not UTF-8. struct.error: the
-            data ends inside the size.
+        ValueError: the size is greater than the number of bytes left, or the bytes are not UTF-8.
+        struct.error: the data ends inside the size.
     """
     size, at = read_size(data, at, INT16, flexible=flexible)
     if size < 0:

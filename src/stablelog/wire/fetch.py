@@ -79,7 +79,7 @@ class WantedTopic(NamedTuple):
 
 
 class ForgottenTopic(NamedTuple):
-    """A topic in a Fetch request whose partitions the fetch session has to drop."""
+    """A topic in a Fetch request. The fetch session must no longer contain the partitions that are listed here."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -147,7 +147,12 @@ def decode_fetch_request(version: int, frame: Buffer, at: int) -> FetchRequest:
 
 
 def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uuid.UUID | None, int]:
-    """Read the name or the id of a topic. Return also the position of the next field."""
+    """Read the name of a topic, or its id in versions from 13 on.
+
+    Returns:
+        The name, or None if the version has ids; the id, or None if the version has names or the id is zero; and the
+        position of the next field.
+    """
     if version >= VERSION_WITH_TOPIC_IDS:
         content = bytes(data[at : at + UUID_SIZE])
         topic_id = uuid.UUID(bytes=content)  # This raises ValueError if the data ends inside the topic id.
@@ -160,10 +165,11 @@ def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uu
 
 @cache
 def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
-    """Return the layout of a partition's fields in a Fetch request.
+    """Return the layout of a partition's fields in a Fetch request of this version.
 
     Returns:
-        The struct, and the indexes of the leader epoch and of the fetch offset among its fields.
+        The struct, the index of the leader epoch among its fields, and the index of the fetch offset. The two indexes
+        are equal if the version has no leader epoch.
     """
     has_epoch = version >= VERSION_WITH_LEADER_EPOCH
     text = ">i" + "i" * has_epoch + "q" + "i" * (version >= VERSION_FLEXIBLE)
@@ -173,7 +179,11 @@ def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
 def _read_partitions(
     version: int, data: memoryview, at: int, items: Items
 ) -> tuple[list[WantedPartition], int]:
-    """Read the partitions of a topic in a Fetch request, and skip the tagged fields of the topic."""
+    """Read the partitions of a topic in a Fetch request, and skip the tagged fields of the topic.
+
+    Returns:
+        A pair: the partitions, and the position after the topic. `items` counts the partitions.
+    """
     flexible = version >= VERSION_FLEXIBLE
     form, epoch_at, offset_at = _partition_fields(version)
     partitions = []
@@ -377,7 +387,11 @@ def read_fetch_response(version: int, body: memoryview) -> FetchResponse:
 
 
 def _read_partition(version: int, body: memoryview, at: int) -> tuple[int, Fetched, int]:
-    """Read the index and the data of a partition. Return also the position of the next field."""
+    """Read one partition of a Fetch response.
+
+    Returns:
+        The index of the partition, its data, and the position of the next field.
+    """
     flexible = version >= VERSION_FLEXIBLE
     index, code, high_watermark, last_stable_offset = _PARTITION.unpack_from(body, at)
     at += _PARTITION.size

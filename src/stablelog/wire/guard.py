@@ -119,7 +119,9 @@ def skip_tagged_fields(data: Buffer, at: int) -> int:
 
 
 def _tagged_fields(data: Buffer, at: int, known: frozenset[int], items: Items) -> int:
-    """Return the position after the tagged fields at `at`. Add fields that are not in `known` to `items.strange`."""
+    """Check the tagged fields at `at`, and return the position after them. Fields whose tags are not in `known` are
+    recorded in `items.strange`, so that they can be removed from the message.
+    """
     if at < len(data) and data[at] == 0:
         return at + 1
     begin = at
@@ -175,13 +177,15 @@ def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
 
 
 def _nullable(inner: Step) -> Step:
-    """Return the check of a structure that may be null: its first byte says whether it is (KIP-893)."""
+    """Return the check of a structure that may be null. `inner` checks the structure itself; a byte before the
+    structure says whether it is null (KIP-893).
+    """
 
     def step(data: Buffer, at: int, items: Items) -> int:
         marker_at, at = at, _ahead(data, at, 1)
         marker = data[marker_at]
         if marker not in (NULL_STRUCTURE, STRUCTURE):
-            raise ValueError(f"the marker of a structure that may be null is {marker}")
+            raise ValueError(f"a structure that may be null begins with {marker}, a byte without a meaning")
         return at if marker == NULL_STRUCTURE else inner(data, at, items)
 
     return step

@@ -69,7 +69,7 @@ class Messages(MessageNamespace):
         self._version = version
 
     def __getattr__(self, name: str) -> Any:
-        """Import the modules, and return the attribute."""
+        """Import the modules of the request and the response, and return the class of this name."""
         for kind in ("request", "response"):
             vars(self).update(vars(message_module(self._api_key, self._version, kind)))
         # Python looks up the attributes of an object more slowly if its class has `__getattr__`.

@@ -79,8 +79,8 @@ def decode_request(api: Api, version: int, frame: Buffer) -> tuple[str | None, A
         frame: the request without its length prefix.
 
     Returns:
-        The client id, and the request as an object of the API's last version. For Produce and Fetch it is an object
-        of `wire.produce` or `wire.fetch`.
+        A pair: the client id, or None if the client sends none; and the request as an object of the API's last
+        version. For Produce and Fetch it is an object of `wire.produce` or `wire.fetch`.
 
     Raises:
         RefusedError: the bytes are not a request of this API and version.
@@ -113,7 +113,17 @@ def has_many_topics(version: int, frame: Buffer) -> bool:
 def produce_in_steps(
     version: int, frame: Buffer
 ) -> Generator[None, None, tuple[str | None, produce.ProduceRequest]]:
-    """Decode a Produce request as `decode_request` does. Yield between two steps, which take about 1 ms each."""
+    """Decode a Produce request in several steps, so that other requests can be served between two steps.
+
+    Yields:
+        None after each step, which takes about 1 ms.
+
+    Returns:
+        The same pair as `decode_request`: the client id, and the request.
+
+    Raises:
+        RefusedError: the bytes are not a Produce request of this version.
+    """
     try:
         client_id, at = _read_header(frame, flexible=version >= produce.VERSION_FLEXIBLE)
         return client_id, (yield from produce.decode_in_steps(version, frame, at))
@@ -152,7 +162,16 @@ def _newest_shape(api: Api, version: int, request: Any) -> Any:
 
 
 def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:
-    """Return the client id and the position of the body. Reads request header v1, or v2 with tagged fields."""
+    """Read the header of a request.
+
+    Args:
+        frame: the request without its length prefix.
+        flexible: whether the header has version 2, in which tagged fields follow the client id. Otherwise it has
+            version 1.
+
+    Returns:
+        A pair: the client id, or None if the client sends none; and the position of the body.
+    """
     at = PREFIX.size
     (size,) = CLIENT_ID_SIZE.unpack_from(frame, at)
     at += CLIENT_ID_SIZE.size
@@ -224,7 +243,11 @@ def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
 
 @cache
 def _error_fields(message: Any) -> tuple[tuple[str, bool], ...]:
-    """List the fields that hold an error or an array of messages with errors: (name, whether it is an array)."""
+    """List the fields of a message that hold an error code, or an array of messages with error codes.
+
+    Returns:
+        A pair for each field: its name, and whether it is an array.
+    """
     found = []
     for field in dataclasses.fields(message):
         item = entity_in(field.type)

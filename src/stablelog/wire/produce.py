@@ -225,13 +225,17 @@ def encode_produce_request(
     timeout_ms: int,
     batches: Iterable[tuple[TopicPartition, Buffer]],
 ) -> list[Buffer]:
-    """Encode the body of a request with acks=-1 as a list of buffers, without copying the batches.
+    """Encode the body of a request with acks=-1 (the broker responds when the records are durable), without copying
+    the batches.
 
     Args:
         version: the version of the request.
         transactional_id: None for batches without a transaction.
         timeout_ms: how long the broker may wait before it responds.
         batches: at most one batch for each partition.
+
+    Returns:
+        Buffers that together are the body, in their order.
     """
     flexible = version >= VERSION_FLEXIBLE
     tags = NO_TAGS if flexible else b""

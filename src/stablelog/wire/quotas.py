@@ -29,5 +29,9 @@ class MatchType(IntEnum):
 
 
 def in_words(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """Describe a quota entity in words, from (type, name) of each part. The name None stands for the default."""
+    """Describe a quota entity in words.
+
+    Args:
+        pairs: (type, name) of each part of the entity. The name None stands for the default.
+    """
     return ", ".join(f"{kind} {'<default>' if name is None else repr(name)}" for kind, name in pairs)

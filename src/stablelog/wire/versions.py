@@ -26,7 +26,11 @@ def adapt(value: Any, target: type) -> Any:
 
 @cache
 def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
-    """List the array fields of a message: (name, whether it may be null, whether it holds messages)."""
+    """List the array fields of a message.
+
+    Returns:
+        For each array its name, whether it may be null, and whether its items are messages.
+    """
     return tuple(
         (field.name, _is_optional(field.type), entity_in(field.type) is not None)
         for field in dataclasses.fields(message)
@@ -35,12 +39,11 @@ def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def refuse_nulls(message: Any) -> None:
-    """Refuse a message that has null in a field that must not be null.
-
-    The reader of the library kio accepts these nulls.
+    """Refuse a message that has null in a field that must not be null. The reader of the library kio accepts these
+    nulls.
 
     Raises:
-        ValueError: the message names the field.
+        ValueError: such a field is null. The message of the error names the field.
     """
     message_type: Any = type(message)
     for name, optional, nested in _arrays(message_type):
@@ -55,8 +58,8 @@ def refuse_nulls(message: Any) -> None:
 
 @cache
 def _plan(source: type, target: type) -> Convert:
-    """Build the function that converts messages of class `source` to class `target`, another version of the same
-    message.
+    """Build and return the function that converts messages of class `source` to class `target`, another version of the
+    same message.
     """
     have = {field.name: field for field in dataclasses.fields(source)}
     copied: list[tuple[str, Convert | None]] = []
@@ -81,7 +84,7 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
     """Build the function that converts the content of one field from the type `source` to the type `target`.
 
     Returns:
-        None if the content stays the same.
+        The function; None if the content stays the same.
     """
     source_entity, target_entity = entity_in(source), entity_in(target)
     nested: Convert | None = None

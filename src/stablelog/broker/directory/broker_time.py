@@ -81,8 +81,8 @@ class BrokerTime:
     def record(self) -> None:
         """Write the file with the present broker time and wall clock. Durable on return.
 
-        A disk error is only logged, because the file of an earlier time serves, too. The disk reserve frees no space
-        for this file: ends of transactions and deletions depend on the reserve.
+        A disk error is only logged, because the next start can also continue from the times of the earlier file. The
+        disk reserve frees no space for this file, because ends of transactions and deletions depend on the reserve.
         """
         try:
             self._disk.write_atomic(self._path, self._content())

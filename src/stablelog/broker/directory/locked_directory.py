@@ -79,7 +79,15 @@ class LockedDirectory:
             raise
 
     def _read_meta(self, catalog: Catalog | None, config: BrokerConfig) -> tuple[str, int, bool]:
-        """Read the cluster id and the node id from `meta.properties`. Return also whether the file is whole."""
+        """Read the cluster id and the node id from `meta.properties`. An id that the file lacks is taken from the list
+        of topics or from the configuration, or is new.
+
+        Returns:
+            The cluster id, the node id, and whether the file is whole. If it is not, the caller writes it again.
+
+        Raises:
+            UsageError: the file and the configuration have different node ids.
+        """
         path = self.path / META_FILE
         meta = read_meta(self._disk, self.path, catalog)
         if meta.fault is not None and (catalog is not None or self._disk.exists(path)):

@@ -87,8 +87,8 @@ class DiskReserve:
     def is_full(self) -> bool:
         """Whether the disk counts as full.
 
-        It does from a write that fails for lack of space until the reserve file and its margin have their space again,
-        and while records of a coordinator wait for space.
+        The disk counts as full from the first write that fails for lack of space until the reserve file and its margin
+        have their space again. It also counts as full while records of a coordinator wait for space.
         """
         return self._lacks_room or bool(self._waiting)
 
@@ -184,7 +184,7 @@ class DiskReserve:
         self.log_full(error)
 
     def log_full(self, error: DiskError | None = None) -> None:
-        """Log that the disk is full: once, until there is space again.
+        """Log that the disk is full. This is logged only once until there is space again.
 
         Args:
             error: the error of the call that failed for lack of space, if there was one.
@@ -228,8 +228,8 @@ class DiskReserve:
         raise RefusedError(while_full.code, self.state())
 
     def attempt(self, work: Callable[[], Result], *, frees: bool = False) -> Result:
-        """Run work that must succeed on a full disk. If it lacks space, free a step of the reserve and run the work
-        again.
+        """Run work that must succeed on a full disk, and return its result. If it lacks space, free a step of the
+        reserve and run the work again.
 
         Args:
             work: the function to call. If it raises a DiskError for lack of space whose `undone` is True, it has
@@ -250,9 +250,10 @@ class DiskReserve:
     async def attempt_in_thread(
         self, threads: Executor | None, work: Callable[[], Result], *, frees: bool = False
     ) -> Result:
-        """Run work in a thread, and make room for it as `attempt` does.
+        """Run work in a thread, and return its result. Make room for the work as `attempt` does, with the same meaning
+        of `frees`.
 
-        The event loop alone changes the reserve file. Raises as `attempt` does.
+        Only the event loop changes the reserve file. Raises as `attempt` does.
         """
         while True:
             try:
@@ -262,7 +263,9 @@ class DiskReserve:
                     raise
 
     def _may_repeat(self, error: DiskError, *, frees: bool) -> bool:
-        """Return whether failed work can be repeated: it has changed nothing, and there is more space for it now."""
+        """Return whether failed work can be repeated: it has changed nothing, and there is more space for it now.
+        `frees` says whether the work frees space, so that it may use the last quarter of the reserve.
+        """
         if not error.undone:
             self.record_failure(error)
             return False
@@ -301,7 +304,7 @@ class DiskReserve:
             frees: whether the work frees space. The last steps are only for such work.
 
         Returns:
-            False if no step is left for this work.
+            True if a step was released; False if no step is left for this work.
         """
         step = max(self._size // STEP_COUNT, 1)
         floor = 0 if frees else FLOOR_COUNT * step
@@ -316,7 +319,9 @@ class DiskReserve:
         return True
 
     def write_atomic(self, path: Path, content: bytes, *, is_private: bool = False) -> None:
-        """Replace a small file of the broker, even on a full disk. See `Disk.write_atomic`."""
+        """Replace a small file of the broker, even on a full disk. `is_private` says whether only the owner may read
+        the file: see `Disk.write_atomic`.
+        """
         self.attempt(lambda: self._disk.write_atomic(path, content, is_private=is_private), frees=True)
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
@@ -382,7 +387,7 @@ class DiskReserve:
 
 
 def _lack_of_room(error: BaseException | None) -> DiskError | None:
-    """Find the DiskError for lack of space: this error or one of its causes; None if there is none."""
+    """Return the DiskError for lack of space: this error or one of its causes; None if space was not lacking."""
     while error is not None:
         if isinstance(error, DiskError) and error.is_full:
             return error

@@ -165,7 +165,9 @@ class GroupFlush:
             await asyncio.sleep(0)
 
     def _usable(self, partitions: list[Partition]) -> list[Partition]:
-        """Return the partitions that have not failed. Fail the futures that wait for the other partitions."""
+        """Return the partitions that have not failed. The futures that wait for the other partitions fail, so that no
+        request waits for ever.
+        """
         usable = []
         for partition in partitions:
             if partition.failure is None:
@@ -242,10 +244,11 @@ class GroupFlush:
             return None
 
     def _attempt(self, partition: Partition, work: Callable[[], Result]) -> Result:
-        """Run a step of a partition's flush. On a full disk, use space of the disk reserve for it.
+        """Run a step of a partition's flush, and return its result. On a full disk, use space of the disk reserve for
+        it.
 
-        The last quarter of the reserve is used only if a sealed segment waits for the step, because the step then frees
-        space.
+        The last quarter of the reserve is used only if a sealed segment waits for the step, because the step then
+        frees space.
         """
         return self._reserve.attempt(work, frees=partition.has_pending_writes)
 
@@ -356,9 +359,8 @@ def _complete(future: asyncio.Future[None], error: BaseException | None) -> None
 
 
 class _Ran(NamedTuple):
-    """The result of the syncs of one thread in a flush round.
-
-    It has the average seconds of a sync, and the exceptions of failed syncs.
+    """The result of the file syncs that one thread did in a flush round: the average number of seconds that a sync
+    took, and the exceptions of the syncs that failed.
     """
 
     seconds: float

@@ -95,11 +95,11 @@ class Journal:
         self._is_writing_checkpoint = False
 
     def limit_waiting_by(self, item_count: Callable[[], int]) -> None:
-        """Limit the number of entries that wait for disk space, to what the coordinator can need.
+        """Limit the number of entries that wait for disk space to the number that the coordinator can need.
 
         Args:
-            item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and be
-                forgotten, once.
+            item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and
+                be forgotten, once.
         """
         self._item_count = item_count
 
@@ -136,7 +136,9 @@ class Journal:
         return [Record(0, wall_ms, key, value, ()) for key, value in entries]
 
     def marker_times(self) -> dict[str, int]:
-        """Return the time arguments with which markers are appended to partitions."""
+        """Return the present broker time and wall clock (`now_ms` and `wall_ms`), by the names of the arguments with
+        which markers are appended to partitions.
+        """
         return {"now_ms": self.clock.now_ms(), "wall_ms": self.clock.wall_ms()}
 
     def _check_usable(self) -> None:
@@ -217,7 +219,7 @@ class Journal:
             self._flush.mark_dirty(self.partition)
 
     def durable_future(self) -> "asyncio.Future[None] | None":
-        """Return a future that is done when all records appended so far are durable; None if they are
+        """Return a future that is done when all records that were appended so far are durable; None if they are
         durable already.
         """
         if not self._waiting:
@@ -259,14 +261,19 @@ class Journal:
     def replay(
         self, take: TakeRecord, end: TakeEnd | None = None, begin: Callable[[], None] | None = None
     ) -> None:
-        """Read the whole log, and call `take` with every record. Records with the same key come in the order of their
-        offsets.
+        """Read the whole log, and call `take` with every record, so that the coordinator gets the state that the log
+        describes.
+
+        A directory of Apache Kafka can have several partitions of the log. They are read one after the other, and last
+        the one to which this journal writes. The records of one key are all in one of Kafka's partitions or in the
+        last one, so they come in the order in which they were written.
 
         Args:
             take: called with each record: its key, its value, and the producer id of its transaction.
             end: called with each marker: its producer id, and whether it is a commit marker. If `end` is None, markers
                 are skipped.
-            begin: called before the first record of the partition that the journal writes to.
+            begin: called once, before the first record of the partition to which the journal writes, which is read
+                last.
 
         Raises:
             DamageError: a batch is damaged, or `take` rejects a record. Without the record the broker would lose a
@@ -290,8 +297,8 @@ class Journal:
         return is_large or self._is_demanded or self._checkpoint_begin is not None
 
     def demand_checkpoint(self, at_least: int = STOP_SIZE_MIN) -> bool:
-        """Let the log be trimmed before the broker stops, if the next start would otherwise replay many obsolete
-        records.
+        """Decide whether the log is trimmed before the broker stops. It is trimmed if the next start would otherwise
+        replay many obsolete records.
 
         Args:
             at_least: the number of appended bytes from which the log is trimmed.
@@ -334,9 +341,11 @@ class Journal:
             self._is_writing_checkpoint = False
 
     async def _write_checkpoint(self, live: Callable[[], LiveState | None]) -> int | None:
-        """Append a checkpoint: the coordinator's live state. Returns its begin offset, or None if nothing was appended.
+        """Append a checkpoint: the coordinator's live state.
 
-        Nothing is appended if `live` returns None or the disk has no space.
+        Returns:
+            The offset at which the checkpoint begins; None if nothing was appended, because `live` returned None or
+            the disk has no space.
         """
         state = live()
         if state is None:
@@ -371,11 +380,12 @@ class Journal:
             yield self._ordered_batches(items)
 
     def _ordered_batches(self, items: Sequence[Sequence[OwnedRecord]]) -> list[bytes]:
-        """Encode records of a checkpoint whose order matters.
+        """Encode records of a checkpoint whose order matters, and return the batches in the order in which they must
+        be appended.
 
         Args:
-            items: lists of records. The order is kept within each list. Records of one transaction at the same place of
-                their lists share a batch.
+            items: lists of records. The order is kept within each list. The first records of all lists that belong to
+                the same transaction share a batch, and so do the second ones, and so on.
         """
         places: list[dict[int | None, list[CoordinatorRecord]]] = []
         for item in items:

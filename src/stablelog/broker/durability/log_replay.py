@@ -91,7 +91,9 @@ def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]
 
 
 def _read_batches(segment: Segment, position: int) -> memoryview:
-    """Read about REPLAY_READ_SIZE bytes, and at least the whole first batch if the segment contains it."""
+    """Read and return about REPLAY_READ_SIZE bytes from a position on, and at least the whole first batch if the
+    segment contains it.
+    """
     data = segment.log.read(position, max(REPLAY_READ_SIZE, HEADER.size))
     if len(data) >= HEADER.size and (size := read_header(data).size) > len(data):
         data = segment.log.read(position, min(size, segment.size - position))

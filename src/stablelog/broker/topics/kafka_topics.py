@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def adopt_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
-    """Find the topics of a data directory that has no list of topics. Nothing is written. Raises as
+    """Find and return the topics of a data directory that has no list of topics. Nothing is written. Raises as
     `find_topics` does.
     """
     topics = []

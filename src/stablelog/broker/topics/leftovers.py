@@ -101,7 +101,9 @@ class Leftovers:
 
 
 def strange_names(names: Iterable[str]) -> str:
-    """Return those file names that no file of a partition can have, joined for a message; empty if there are none."""
+    """Return the names among these that no file of a partition can have, as one text for a message; empty if there are
+    none.
+    """
     return named([name for name in names if not is_partition_file(name)], NAMED_MAX)
 
 

@@ -199,8 +199,8 @@ class Opening:
                 self._topic_ended = asyncio.Event()
 
     async def end_opening_of(self, topic_name: str) -> None:
-        """Wait until no partition of a topic is being opened. None begins to be opened before the caller's
-        next await.
+        """Wait until no partition of a topic is being opened. Until the caller awaits again, the broker begins to open
+        none of them.
         """
         while self.is_opening(topic_name):
             await self._topic_ended.wait()

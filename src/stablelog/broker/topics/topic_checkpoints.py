@@ -117,7 +117,7 @@ class TopicCheckpoints:
             partitions: all partitions of the data directory.
             is_recorded: whether this release has recorded the synced offsets since the partitions were created. If so,
                 a partition that is missing in the file was created after the last write of the file, and had no synced
-                data.
+                data. If not, the synced offset of such a partition is unknown.
         """
         path = self._directory / RECOVERY_POINT_CHECKPOINT
         is_known = self._disk.exists(path)

@@ -186,7 +186,8 @@ class TopicFiles:
     # in a thread.
 
     def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
-        """Create and open partitions of a topic. After an error none of them is open. May run in a thread.
+        """Create and open partitions of a topic, and return them by index. After an error none of them is open. May
+        run in a thread.
 
         Raises:
             RefusedError: the disk is full.
@@ -214,6 +215,9 @@ class TopicFiles:
     def publish(self, topic: Topic, made: Mapping[int, Partition]) -> Topic:
         """Add a new topic, or new partitions of a topic, to the list of topics and to the open partitions. Durable on
         return.
+
+        Returns:
+            The topic as the list now contains it.
 
         Raises:
             RefusedError: the disk refuses the write of the list of topics; the new partitions are closed.

@@ -128,11 +128,11 @@ class TopicList:
         return Topic(name, topic_id, 0, dict(configs))
 
     def reserve_growth(self, name: str, partition_count: int) -> Topic:
-        """Reserve new partitions of a topic.
+        """Reserve new partitions of a topic, and return the topic as it is now.
 
         Raises:
-            RefusedError: the topic does not exist, has that many partitions already, or is getting more partitions now;
-                nothing changed.
+            RefusedError: the topic does not exist, has that many partitions already, or is getting more partitions
+                now; nothing changed.
         """
         topic = self.named(name)
         more = partition_count - topic.partition_count
@@ -146,7 +146,7 @@ class TopicList:
         return topic
 
     def reserve_deletion(self, name: str) -> Topic:
-        """Reserve the name of a topic that is to be deleted.
+        """Reserve the name of a topic that is to be deleted, and return the topic.
 
         Raises:
             RefusedError: the topic does not exist, is an internal topic, or is getting more partitions now; nothing

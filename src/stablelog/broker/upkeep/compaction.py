@@ -108,7 +108,7 @@ class Compactor:
             log.info("%s-%d: %s", partition.topic, partition.index, work.outcome)
 
     async def end_compaction_of(self, topic: str) -> None:
-        """Stop the compaction of a topic's partitions. None begins before the caller's next await."""
+        """Stop the compaction of a topic's partitions. Until the caller awaits again, no compaction of them begins."""
         while self._under_way is not None and self.is_compacting(topic):
             self._under_way[1].cancel()
             await self._idle.wait()

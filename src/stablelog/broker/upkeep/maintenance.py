@@ -151,16 +151,22 @@ class Maintenance:
             await self.trim(self._groups.journal, self._groups.coordinator.table.live_state)
 
     async def trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
-        """If a coordinator's log has grown, write a checkpoint of the coordinator's state and delete the log before it.
+        """If a coordinator's log has grown, write a checkpoint of the coordinator's state and delete the log before
+        it.
 
         The log is trimmed only once all partitions are durable: until then a crash may lose a marker in a partition,
         and recovery needs the decision in the log to write the marker again. Nothing is trimmed while a partition has
         failed or lacks markers of earlier decisions, because the checkpoint does not contain these decisions any more.
 
-        The checkpoint of the offsets log repeats records of open transactions. A start compares the first offset of an
-        open transaction with the offset at which the transaction was decided. If only the repeated records were left of
-        a transaction that was decided before they were written, the start would take them for those of a later
-        transaction. So the log is trimmed when the markers of these decisions are durable.
+        The checkpoint of the offsets log repeats records of open transactions, and so these records get new offsets.
+        After a start, the first offset of an open transaction tells whether a decision in the commit log is about this
+        transaction or about an earlier one: see `MarkerOrder.decides`. If a transaction was decided before its records
+        were repeated, and only the repeated records were left, they would seem to belong to a later transaction. So
+        the log is trimmed only when the markers of these decisions are durable.
+
+        Args:
+            journal: the log of the coordinator.
+            live: returns the present state of the coordinator as records; None if it cannot be written now.
         """
         if not journal.has_grown or await self._lacks_markers():
             return
@@ -244,6 +250,11 @@ class Maintenance:
 
         An error in one partition does not stop the work on the others. It is logged once, until the work succeeds or
         fails for another reason.
+
+        Args:
+            name: the name of the work in log messages.
+            work: the work on one partition.
+            internal: whether the work includes the partitions of internal topics.
         """
         known, failed = self._failures.get(name, {}), dict[TopicPartition, str]()
         for partition in self._partitions:

@@ -58,7 +58,7 @@ class GroupConfig:
     consumer_times: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def times_of(self, group_id: str) -> tuple[int, int]:
-        """Return the session timeout and the heartbeat interval of a consumer group, in ms."""
+        """Return a pair for a consumer group: its session timeout and its heartbeat interval, both in ms."""
         usual = self.consumer_session_timeout_ms, self.heartbeat_interval_ms
         return self.consumer_times.get(group_id, usual)
 

@@ -177,7 +177,7 @@ class ClassicGroup:
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
-        """Return the keys of all deadlines that the group may have."""
+        """Return an iterator over the keys of all deadlines that the group may have."""
         yield from (self.alarm(due) for due in (Due.JOIN, Due.SYNC, Due.OFFSETS))
         yield from (self.alarm(Due.SESSION, member_id) for member_id in (*self.pending_joins, *self.members))
 
@@ -250,8 +250,10 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Make the oldest joined member the leader, unless the leader has joined. Return False if no member
-        has joined.
+        """Make the oldest joined member the leader, unless the leader itself has joined.
+
+        Returns:
+            True if the group now has a leader that has joined; False if no member has joined.
         """
         joined = [member.member_id for member in self.members.values() if member.join_token is not None]
         if joined and self.leader_id not in joined:
@@ -261,8 +263,11 @@ class ClassicGroup:
     # -- protocol --------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a member with these protocols may join: all members must have at least one
-        protocol in common.
+        """Return whether a member with these protocols may join the group.
+
+        Args:
+            protocol_type: the protocol type of the member, which must be that of the group.
+            names: the names of its protocols. All members of the group must support at least one of them.
         """
         names = set(names)
         if self.state is ClassicGroupState.EMPTY:
@@ -316,7 +321,9 @@ class ClassicGroup:
         )
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """Return the members with their metadata, from which the leader computes the assignment."""
+        """Return all members, each with its id, its instance id and its metadata for the group's protocol. From these
+        the leader computes the assignment.
+        """
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()

@@ -115,5 +115,5 @@ class Expiry:
 
 
 def is_empty(group: AnyGroup) -> bool:
-    """Return whether the group has no members, and no member that is about to join."""
+    """Return whether the group has no members, and no client that got a member id and is about to join with it."""
     return not group.members if isinstance(group, ConsumerGroup) else group.state is ClassicGroupState.EMPTY

@@ -212,10 +212,10 @@ class Joining:
         answer_join(member, answer, decision)
 
     def _unchanged_generation(self, group: ClassicGroup) -> bytes | None:
-        """Return the record of the present generation after a static member was replaced.
+        """Return the record of the present generation after a static member was replaced by its restarted client.
 
         Returns:
-            None if the replacement needs a new generation.
+            The encoded value of the record; None if the replacement needs a new generation.
         """
         if group.state is not ClassicGroupState.STABLE or group.choose_protocol() != group.protocol_name:
             # In the sync phase the leader may know only the former id of the static member that was replaced. It would

@@ -195,9 +195,15 @@ class Rebalances:
     def heartbeat(
         self, group: ClassicGroup, member_id: str, group_instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
-        """Renew the session of a member, and return the error code of the answer.
+        """Renew the session of a member, and return the error code of the answer. REBALANCE_IN_PROGRESS makes the
+        client join again.
 
-        REBALANCE_IN_PROGRESS makes the client join again.
+        Args:
+            group: the group.
+            member_id: the member.
+            group_instance_id: the instance id of a static member; None for any other member.
+            generation: the generation that the request names.
+            now_ms: broker time.
         """
         check_member(group, member_id, group_instance_id)
         check_generation(group, generation)
@@ -212,8 +218,10 @@ class Rebalances:
     def leave(
         self, group: ClassicGroup, leaving: Iterable[LeavingMember], decision: Decision, now_ms: int
     ) -> tuple[tuple[LeavingMember, ErrorCode], ...]:
-        """Remove members that leave, and return the error code of each. An error of one member does not affect the
-        others.
+        """Remove members that leave. An error of one member does not affect the others.
+
+        Returns:
+            A pair for each member of the request: the member, and its error code.
         """
         outcomes: list[tuple[LeavingMember, ErrorCode]] = []
         size_before = len(group.members)
@@ -302,7 +310,15 @@ def join_answer(
     skip_assignment: bool = False,
     leader_id: str | None = None,
 ) -> JoinAnswer:
-    """Return the answer to JoinGroup for a member of the present generation."""
+    """Return the answer to JoinGroup for a member of the present generation.
+
+    Args:
+        group: the group.
+        member_id: the member.
+        with_members: whether the answer lists all members, as the leader needs them for the assignment.
+        skip_assignment: whether the answer tells the leader that nothing has to be assigned (KIP-814).
+        leader_id: the leader that the answer names; None for the group's leader.
+    """
     return JoinAnswer(
         ErrorCode.none,
         member_id,
@@ -327,7 +343,7 @@ def answer_join(member: ClassicMember, answer: JoinAnswer, decision: Decision) -
 
 
 def answer_sync(member: ClassicMember, answer: SyncAnswer, decision: Decision) -> bool:
-    """Answer the pending SyncGroup of a member. Return False if none is pending."""
+    """Answer the pending SyncGroup of a member. Return whether one was pending."""
     if member.sync_token is None:
         return False
     decision.answers.append((member.sync_token, answer))

@@ -171,7 +171,7 @@ def read_key(key: bytes) -> OffsetKey | GroupMetadataKey | ConsumerKey | None:
     """Read the key of a record of the offsets log.
 
     Returns:
-        None for a kind of key that the coordinator skips.
+        The key; None for a kind of key that the coordinator skips.
 
     Raises:
         DamageError: the key is damaged.
@@ -252,7 +252,7 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
     Every version of this metadata begins like version 0: an int16 version, and an array of topics.
 
     Returns:
-        None if the bytes are not a subscription.
+        The names of the topics; None if the bytes are not a subscription.
     """
     reader = FieldReader(subscription, "a subscription")
     try:
@@ -269,7 +269,7 @@ def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]] | None:
     partitions).
 
     Returns:
-        None if the bytes are not an assignment.
+        The partition indexes by topic; None if the bytes are not an assignment.
     """
     reader = FieldReader(assignment, "an assignment")
     try:

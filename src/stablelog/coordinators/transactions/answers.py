@@ -77,8 +77,8 @@ class EndAnswer(NamedTuple):
 
     Attributes:
         error: the error code.
-        producer_id: with TV2, the producer id of the producer's next requests; with TV1 -1.
-        producer_epoch: with TV2, the producer epoch of the producer's next requests; with TV1 -1.
+        producer_id: with transaction version 2, the producer id of the producer's next requests; with version 1, -1.
+        producer_epoch: with transaction version 2, the producer epoch of these requests; with version 1, -1.
     """
 
     error: ErrorCode = ErrorCode.none

@@ -134,16 +134,16 @@ class TransactionCoordinator:
         """Add partitions to the producer's transaction: all of them or none. The first partition begins the
         transaction.
 
-        With TV1, AddPartitionsToTxn and AddOffsetsToTxn call this method. With TV2 the broker calls it for the first
-        batch of a transaction in a partition.
+        With transaction version 1, AddPartitionsToTxn and AddOffsetsToTxn call this method. With version 2, the broker
+        calls it for the first batch of a transaction in a partition.
 
         Args:
             transactional_id: the transactional id.
             producer_id: producer id of the request.
             producer_epoch: producer epoch of the request.
             partitions: the partitions; the offsets log is a partition like any other.
-            api_version: version of AddPartitionsToTxn or AddOffsetsToTxn; ignored with TV2.
-            transaction_version: 1 for TV1, 2 for TV2.
+            api_version: version of AddPartitionsToTxn or AddOffsetsToTxn; ignored with transaction version 2.
+            transaction_version: the transaction version: 1 (TV1) or 2 (TV2).
             now_ms: broker time.
 
         Returns:
@@ -179,13 +179,14 @@ class TransactionCoordinator:
         return draft.decision(dict.fromkeys(wanted, code))
 
     def mark_abort_only(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        """Mark the producer's transaction as abort-only, because the broker refused to add a partition to it.
+        """Mark the producer's transaction as abort-only, because the broker refused to add a partition to it. The
+        producer can then only abort the transaction.
 
-        Without this mark, clients with TV1 would handle the refusal wrongly. librdkafka also aborts a transaction that
-        has not begun at the coordinator. Such a request looks like an abort of the previous transaction, and its
-        refusal would end the producer. aiokafka does not abort the records that it has written to other partitions, and
-        would commit them with its next transaction. So `end` accepts the abort of librdkafka. When the producer begins
-        its next transaction, `add_partitions` aborts the records that aiokafka has left.
+        Without this mark, clients with transaction version 1 would handle the refusal wrongly. librdkafka also aborts
+        a transaction that has not begun at the coordinator. Such a request looks like an abort of the previous
+        transaction, and its refusal would end the producer. aiokafka does not abort the records that it has written to
+        other partitions, and would commit them with its next transaction. So `end` accepts the abort of librdkafka.
+        When the producer begins its next transaction, `add_partitions` aborts the records that aiokafka has left.
         """
         txn = self.table.get(transactional_id)
         if txn is not None and txn.client == (producer_id, producer_epoch):
@@ -336,8 +337,8 @@ class TransactionCoordinator:
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
 
     def _is_first_since_start(self, txn: TransactionMetadata, version: int) -> bool:
-        """Return whether this EndTxn is the first one, since the broker's start, that repeats the end of a complete TV1
-        transaction.
+        """Return whether this EndTxn is the first one, since the broker's start, that repeats the end of a complete
+        transaction of TV1 (transaction version 1).
 
         If so, the coordinator records in the commit log that the transaction has ended. A crash may have lost its
         marker in a partition that is not open yet, and its records there must not become part of the producer's next
@@ -411,9 +412,11 @@ class TransactionCoordinator:
         return draft.decision(self.table.may_be_expired(now_ms))
 
     def force_abort(self, transactional_id: str, *, now_ms: int) -> Decision[EndAnswer]:
-        """Abort the open transaction of an id on the request of an operator, and fence its producer.
+        """Abort the open transaction of an id on the request of an operator, and fence its producer. This also aborts
+        a prepared transaction (KIP-939).
 
-        This also aborts a prepared transaction (KIP-939).
+        Returns:
+            A decision whose answer has the error code; `ErrorCode.none` if the transaction is aborted.
         """
         txn = self.table.get(transactional_id)
         if txn is None:
@@ -433,11 +436,12 @@ class TransactionCoordinator:
         """Finish the replay of the commit log, after `table.replay` was called for all its records.
 
         Returns:
-            The markers of all transactions that are decided and not complete, in order. The caller holds the markers of
-            each partition back until the partition is open, and then passes them to `reconcile`. The answer says
-            whether the records of the decision must be durable before any client writes to a partition. It is True if
-            Apache Kafka wrote decisions that lack markers: the records then contain the end offsets of the partitions.
-            Other records belong to joint commits (`JointCommits.finish_replay`).
+            A decision. Its markers are those of all transactions that are decided and not complete, in order. The
+            caller holds the markers of each partition back until the partition is open, and then passes them to
+            `reconcile`. Its answer says whether the records of the decision must be durable before any client writes
+            to a partition. The answer is True if Apache Kafka wrote decisions that lack markers: the records then
+            contain the end offsets of the partitions. Other records belong to joint commits
+            (`JointCommits.finish_replay`).
         """
         draft = Draft(now_ms, self.table.finish_replay(self._coordinator_epoch, now_ms))
         must_be_durable = bool(draft.records)

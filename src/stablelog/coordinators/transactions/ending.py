@@ -195,10 +195,17 @@ class TransactionEnder:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> None:
-        """End the open transaction without an EndTxn request of its producer. The transaction keeps its version (TV1 or
-        TV2).
+        """End the open transaction without an EndTxn request of its producer. The transaction keeps its version (TV1
+        or TV2).
 
-        `event` says why the transaction ends. The other arguments are those of `decide`.
+        Args:
+            transactional_id: the transactional id.
+            txn: its state.
+            event: why the transaction ends.
+            draft: gets the record and the marker order.
+            raise_epoch: whether the producer gets a new epoch after the transaction.
+            owner_may_ask: whether a later request with the old epoch gets an answer with the new epoch.
+            commit_sequence: the commit sequence that all transactions of a joint commit share; None to take a new one.
 
         Raises:
             RefusedError: no transaction is open. Nothing has changed.
@@ -231,8 +238,9 @@ class TransactionEnder:
     def abort_order_for(self, target: TopicPartition, found: TransactionInPartition) -> MarkerOrder:
         """Return the order to abort a transaction that is open in `target` and that no producer can continue.
 
-        The marker has a higher epoch than the transaction's records, so that the partition refuses late writes of the
-        transaction. If a producer still uses the epoch of the records, the marker has the same epoch.
+        The marker usually has a higher epoch than the transaction's records, so that the partition refuses late writes
+        of the transaction. If a producer still uses the epoch of the records, the marker has this same epoch, because
+        a higher one would also refuse the producer's new records.
         """
         epoch = min(found.producer_epoch + 1, EPOCH_MAX)
         transactional_id = self._table.owner_of(found.producer_id)

@@ -69,13 +69,13 @@ class IdleIds:
         self._values[transactional_id] = value
 
     def remove(self, transactional_id: str) -> bool:
-        """Remove an id. Returns whether it was among the idle ids."""
+        """Remove an id. Return whether it was among the idle ids."""
         self._decoded.pop(transactional_id, None)
         return self._values.pop(transactional_id, None) is not None
 
     def oldest(self, count_max: int) -> Iterator[tuple[str, IdleHead]]:
-        """Yield the ids that were not used for the longest time, at most `count_max`, each with some fields of its
-        record.
+        """Yield the ids that were not used for the longest time, at most `count_max`: pairs of the id and some fields
+        of its record.
         """
         return ((key, read_idle_head(value)) for key, value in list(islice(self._values.items(), count_max)))
 

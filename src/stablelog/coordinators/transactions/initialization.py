@@ -83,6 +83,9 @@ class Initialization:
                 it (KIP-939). Otherwise the open transaction is aborted.
             api_version: the version of InitProducerId.
             now_ms: broker time.
+
+        Returns:
+            A decision whose answer has the producer id and epoch, or the error code of a refused request.
         """
         draft = Draft(now_ms)
         if transactional_id is None:
@@ -112,7 +115,8 @@ class Initialization:
         return draft.decision(answer)
 
     def import_id(self, transactional_id: str, held: TransactionMetadata, *, now_ms: int) -> Decision[None]:
-        """Add a transactional id that the default group has held for this group. Its producer keeps its id and epoch.
+        """Add a transactional id to this group, which the default group has held until now. The producer of the id
+        keeps its producer id and epoch.
 
         Args:
             transactional_id: the id, which this group does not have.
@@ -135,7 +139,9 @@ class Initialization:
         return draft.decision(None)
 
     def forget_id(self, transactional_id: str, *, now_ms: int) -> Decision[None]:
-        """Remove a transactional id from this group, because its own group has imported it."""
+        """Remove a transactional id from the default group, because the transaction group to which the id belongs has
+        imported it.
+        """
         draft = Draft(now_ms)
         self._table.forget(transactional_id, draft.records)
         return draft.decision(None)
@@ -192,6 +198,9 @@ class Initialization:
         A new producer may have waited until the transaction of the previous producer was aborted. It then gets the
         epoch with which the previous producer was fenced, because no producer has used this epoch. (With TV1 the epoch
         is raised again, as in Kafka.)
+
+        `owner` says whether the request has named the current producer id and epoch. Only such a producer may repeat
+        its request and get the same answer.
         """
         reserved = (
             txn.state is TransactionState.COMPLETE_ABORT
@@ -218,8 +227,11 @@ class Initialization:
     ) -> InitAnswer:
         """Let a new producer of a transactional id keep the id's open transaction (KIP-939).
 
-        The new producer gets a producer id and epoch of its own, and can end the transaction. The transaction's records
-        and markers keep the producer id of the producer that has written the records.
+        The new producer gets another producer id and epoch than the earlier one, and can end the transaction. The
+        transaction's records and markers keep the producer id of the producer that has written the records.
+
+        `owner` says whether the request has named the current producer id and epoch. Only such a producer may repeat
+        its request and get the same answer.
         """
         client = self._ending.next_identity(txn.client, draft.records)
         value = txn._replace(
@@ -238,7 +250,7 @@ class Initialization:
 
 def _repeated_answer(transactional_id: str, txn: TransactionMetadata, *, keep: bool) -> InitAnswer:
     """Return the answer to a repeated request: the response to the first one was lost, or the request has arrived
-    twice.
+    twice. `keep` says whether the request asks to keep the open transaction (KIP-939).
 
     Raises:
         RefusedError: the producer has begun a transaction since, so this is a late copy of its earlier request.

@@ -17,8 +17,8 @@ def parse_state_names(labels: Collection[str]) -> tuple[set[TransactionState], l
     """Convert Kafka's names of transaction states, such as "Ongoing", to states.
 
     Returns:
-        The states, and the names in `labels` that are no state of Kafka's. Names of states that exist only in Kafka are
-        in neither.
+        A pair: the states, and the names in `labels` that are no state of Kafka's. A state of Kafka's that stablelog
+        does not have, such as "Dead", appears in neither.
     """
     known = {_STATES[label] for label in labels if label in _STATES}
     return known, [label for label in labels if label not in _STATES and label not in KAFKA_ONLY_LABELS]

@@ -26,10 +26,10 @@ END: Final = struct.Struct(
 
 
 class LogEnd(NamedTuple):
-    """The end of a partition: its end offset, and the leader epoch in which the partition ended there.
+    """The end of a partition: its end offset, and the leader epoch in which the partition ended at this offset.
 
-    The leader epoch distinguishes records that get the same offset: if a crash loses a record, another record gets its
-    offset after the restart, with a higher leader epoch.
+    Two different records can have the same offset: if a crash loses a record, another record gets its offset after the
+    restart. The leader epoch tells them apart, because it grows with each start of the broker.
     """
 
     leader_epoch: int

@@ -73,13 +73,20 @@ class MarkerOrder(NamedTuple):
     def decides(self, target: TopicPartition, found: TransactionInPartition) -> bool:
         """Return whether this marker ends a transaction that is open in a partition.
 
-        A decision with a higher epoch than its transaction's records identifies the transaction by the epoch. A TV1
-        decision keeps the epoch, so it needs the end offset of each partition: the producer's next transaction begins
-        there or later. A TV1 decision without these offsets ends no transaction after a start. Only Apache Kafka writes
-        such decisions: see `Transaction.lacks_ends`.
+        The producer id and epoch alone do not always tell. Most decisions raise the producer's epoch (with transaction
+        version 2 all of them), so that an epoch belongs to one transaction. A commit or an abort with transaction
+        version 1 (TV1) keeps the epoch, and the producer's next transaction in the partition has the same id and
+        epoch. A TV1 decision therefore contains the end offset of each partition at the time of the decision: a
+        transaction that begins before this offset is the decided one, and one that begins there or later is the next
+        one.
 
-        An unknown leader epoch (-1) counts as older than every known one, because the transaction's first offset is
-        then before the first entry of the partition's leader epochs.
+        A TV1 decision without end offsets that is older than the broker's start ends no transaction, because the two
+        transactions cannot be told apart. Only Apache Kafka writes such decisions: see
+        `TransactionMetadata.lacks_ends`.
+
+        Offsets can be compared only within one leader epoch, so the leader epochs are compared first. An unknown
+        leader epoch (-1) of the open transaction counts as older than every known one: its first offset then lies
+        before the first entry of the partition's list of leader epochs.
 
         Args:
             target: the partition.

@@ -113,7 +113,8 @@ class Reconciliation:
         """Adopt a transaction that is open in `target` and matches no decision: make it the current transaction of its
         producer.
 
-        Returns False if it cannot be the current transaction.
+        Returns:
+            True if the transaction is adopted; False if it cannot be the current transaction of its producer.
         """
         transactional_id = self._table.owner_of(found.producer_id)
         if transactional_id is None:
@@ -150,7 +151,8 @@ class Reconciliation:
     ) -> bool:
         """Adopt an open transaction for a producer whose last transaction is decided.
 
-        Returns False if the open transaction is neither that last transaction nor the next one.
+        Returns:
+            True if the open transaction is this last transaction or can be the next one; False otherwise.
         """
         shown = (found.producer_id, found.producer_epoch)
         if not self._table.is_repeated(transactional_id):

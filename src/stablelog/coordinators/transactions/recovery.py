@@ -108,8 +108,8 @@ class DecisionHistory:
         return any(producer_id in producers for producers in self._partitions.values())
 
     def records(self) -> Iterator[Record]:
-        """Return the records of the decisions in the history, in order. A trimmed commit log must keep these records,
-        because their partitions have not been opened yet.
+        """Return an iterator over the records of the decisions in the history, in order. A trimmed commit log must
+        keep these records, because their partitions have not been opened yet.
         """
         for transactional_id, value in self._decisions.values():
             yield transaction_key(transactional_id), value
@@ -147,15 +147,20 @@ def markers_for(
     held: Sequence[MarkerOrder],
     end_rank: int,
 ) -> tuple[list[MarkerOrder], list[TransactionInPartition]]:
-    """Return the markers that `target` needs, in order, and the open transactions that match no decision.
+    """Decide which markers a partition still needs after a crash, and which of its open transactions nobody has
+    decided.
 
     Args:
         target: the partition.
         found: the open transactions in it, at most one of each producer id.
-        past: by producer id, marker orders made from the decisions for `target` that are older than the broker's start;
-            only for the producer ids in `found` and `held`.
+        past: by producer id, marker orders made from the decisions for `target` that are older than the broker's
+            start; only for the producer ids in `found` and `held`.
         held: orders for `target` that could not be written yet, in order.
         end_rank: the rank of the first decision since the broker's start.
+
+    Returns:
+        A pair: the orders of the markers that `target` needs, in the order in which they must be written; and the open
+        transactions that match no decision.
     """
     open_of = {txn.producer_id: txn for txn in found}
     assert len(open_of) == len(found), f"two open transactions of one producer in {target}"

@@ -171,11 +171,15 @@ class Numbers(NamedTuple):
 
 
 def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, list[Pair]], Numbers]:
-    """Return the records to append to the commit log of each group, and the numbers with which the broker continues.
+    """Return what a restored broker needs to continue after the commit logs that were copied.
 
     Args:
         logs: the states of the groups. They include the producer ids and commit sequences that other logs contain.
         now_ms: the present time.
+
+    Returns:
+        A pair: by transaction group, the records to append to the commit log of the group; and the numbers with which
+        the broker continues.
     """
     logs = list(logs)
     known_end = max((one.producer_ids_end for one in logs), default=0) + PRODUCER_ID_GAP

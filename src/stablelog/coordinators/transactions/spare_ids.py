@@ -35,8 +35,10 @@ Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """Return None ("never durable"). This is the marker barrier of a caller that cannot check whether markers are
-    durable.
+    """Return None, which means "never durable".
+
+    This function is the marker barrier of a caller that cannot check whether markers are durable. With it, no producer
+    id is used a second time.
     """
 
 
@@ -63,10 +65,8 @@ class SpareIds:
             self._waiting.append((barrier, identity))
 
     def take_identity(self) -> ProducerIdAndEpoch | None:
-        """Remove and return a producer id and its highest epoch, for another child of a joint commit; None if there is
-        none.
-
-        The new child must use a greater epoch.
+        """Remove a producer id, for another child of a joint commit, and return it with its highest epoch; None if no
+        id is free. The new child must use a greater epoch.
         """
         self._free_durable()
         return self._free.pop() if self._free else None

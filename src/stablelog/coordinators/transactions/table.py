@@ -123,7 +123,9 @@ class TransactionTable:
         return txn
 
     def state_snapshot(self, transactional_id: str) -> TransactionMetadata | bytes | None:
-        """Return a value by which `changed_ids` recognises the present state of an id; None if the id is unknown."""
+        """Return a value that stands for the present state of an id; None if the id is unknown. `changed_ids` compares
+        it with the state at a later time.
+        """
         return self._live.get(transactional_id) or self._idle.value(transactional_id)
 
     def changed_ids(self, snapshots: Mapping[str, TransactionMetadata | bytes]) -> list[str]:
@@ -150,7 +152,8 @@ class TransactionTable:
 
     @property
     def resolved_sequence(self) -> int:
-        """The greatest commit sequence up to which all markers of all commits are written; 0 before the first commit.
+        """The greatest commit sequence up to which the commits are resolved: all markers of all commits up to it are
+        written. It is 0 before the first commit.
 
         After a start of the broker, the number may be too high: a partition that was not reconciled yet may have lost
         markers.
@@ -178,16 +181,16 @@ class TransactionTable:
     ) -> tuple[Iterator[list[Listed]], list[str]]:
         """List the ids that pass every filter, in slices.
 
-        Return also the names in `states` that are not names of states.
-
-        Each slice is made when it is taken. Ids that become known after the call are not listed.
-
         Args:
             states: Kafka's names of states; empty for all.
             producer_ids: producer ids; empty for all.
             duration_ms: list only transactions that have been open for longer; negative for all.
             id_pattern: a regular expression for the whole id; None or empty for all.
             now_ms: broker time.
+
+        Returns:
+            A pair: the slices, each a list that is made when it is taken; and the names in `states` that are not names
+            of states. Ids that become known after the call are not listed.
 
         Raises:
             RefusedError: the pattern is not a regular expression that is supported (see `name_matcher`).
@@ -274,15 +277,18 @@ class TransactionTable:
         return self._producer_ids.take_id()
 
     def take_spare_identity(self) -> ProducerIdAndEpoch | None:
-        """Take the producer id and epoch of a committed and forgotten child of a joint commit, for another child; None
-        if none is free.
+        """Take the producer id and the highest epoch of an earlier child of a joint commit, so that a new child can
+        use this producer id again with a greater epoch. The earlier child is committed and forgotten.
+
+        Returns:
+            The producer id and epoch; None if no producer id is free for another child.
         """
         spare = self._spare_ids.take_identity()
         assert spare is None or spare.producer_id not in self._owners
         return spare
 
     def skip_producer_id(self, producer_id: int) -> None:
-        """Note that a partition contains this producer id, which must not be handed out again."""
+        """Record that a partition contains this producer id. It must not be handed out again."""
         self._producer_ids.space.skip_past(producer_id)
 
     def _index_open_id(self, transactional_id: str, txn: TransactionMetadata) -> None:
@@ -330,7 +336,7 @@ class TransactionTable:
         return any(self.expired(now_ms, 1)) or self.joints.may_be_expired(now_ms)
 
     def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
-        """Return transactional ids that have expired, at most `count_max`. The caller forgets each of them."""
+        """Yield transactional ids that have expired, at most `count_max`. The caller forgets each of them."""
         for transactional_id, head in self._idle.oldest(count_max):
             if head.update_ms + self._expiration_ms > now_ms:
                 return
@@ -386,9 +392,9 @@ class TransactionTable:
             now_ms: broker time.
 
         Returns:
-            Records that replace those of Kafka's pending TV1 decisions. They also contain an end for each partition,
-                before all offsets of this leader epoch. The records must be durable before any client writes to a
-            partition.
+            Records that replace Kafka's decisions with transaction version 1 that still lack markers. The new records
+            also contain an end for each partition, before all offsets of this leader epoch. They must be durable
+            before any client writes to a partition.
         """
         self.joints.finish_replay(now_ms)
         if self._latest_ms > now_ms:
@@ -423,23 +429,25 @@ class TransactionTable:
         """Return records that hold the whole state, in an order in which `replay` gives the same state.
 
         When these records and the markers of all earlier decisions are durable, all earlier records of the commit log
-        can be deleted. The decisions are one batch, in their order, before all other records. A decision that is made
-        later has a record of its own after this batch in the log, so an id whose transaction is decided has no record
-        in `rest`.
+        can be deleted. The decisions are one batch, in their order, before all other records. An id whose transaction
+        is decided while the other records (`rest`) are taken needs no record in `rest`: the record of that decision is
+        in the log after the batch.
 
         Returns:
-            None while one batch would have more than `UNDIVIDED_MAX` decisions.
+            The records; None while one batch would have more than `UNDIVIDED_MAX` decisions.
         """
         if len(self._decided) > UNDIVIDED_MAX or self.history.record_count > UNDIVIDED_MAX:
             return None
         return LiveState(self._undivided(), self._rest())
 
     def checkpoint(self) -> list[Record]:
-        """Return the records of `live_state` in one list, however many decisions there are."""
+        """Return the records of `live_state` in one list, even if there are more decisions than `live_state` puts into
+        one batch.
+        """
         return [*self._undivided(), *self._rest()]
 
     def _undivided(self) -> list[Record]:
-        """The records whose order matters.
+        """Return the records whose order matters.
 
         These are the record of the group, the decisions from before the broker's start, and the pending decisions.
 

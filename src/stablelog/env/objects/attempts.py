@@ -25,7 +25,9 @@ class StoredObject(NamedTuple):
 
 
 class ExistsError(Exception):
-    """The store responds that an object with this key exists. Some stores respond so wrongly to a failed request."""
+    """The store responds that an object with this key exists. Some stores give this response to a request that has
+    failed for another reason, although no object exists.
+    """
 
 
 class MissingError(Exception):
@@ -92,10 +94,10 @@ class StoreRequests(Protocol):
         """Return `size` bytes of an object, from byte `start` on. Raises MissingError or TooShortError."""
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
+        """Yield the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
 
     def directories(self, directory: str) -> Iterator[str]:
-        """Return the names of the directories in a directory, in the order of their bytes; `directory` is empty for
+        """Yield the names of the directories in a directory, in the order of their bytes; `directory` is empty for
         those at the top.
         """
 

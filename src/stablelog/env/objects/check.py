@@ -51,6 +51,10 @@ def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> It
         store: the store.
         now_s: a clock that is never set back.
 
+    Yields:
+        The result of each test and of each measurement, as soon as it is known. A promise that the store breaks is a
+        result, too, and no error.
+
     Raises:
         StoreError: the store rejects requests, or does not answer.
     """
@@ -69,7 +73,7 @@ def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> It
 
 
 def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> Iterator[StoreCheckResult]:
-    """Measure the throughput of writes and reads, and the time of a listing."""
+    """Measure the throughput of writes and reads, and the time of a listing. Yield the result of each measurement."""
 
     def rate(size: int, work: Callable[[], object]) -> float:
         begun_s = now_s()
@@ -102,7 +106,9 @@ def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> It
 
 
 def _send(store: ObjectStore, key: str, piece: bytes, count: int) -> None:
-    """Upload an object of equal pieces. Over a slow link, the first attempts only find out the rate of the link."""
+    """Upload an object of `count` equal pieces. If the link is slow, the first attempts may fail: they only find out
+    the rate of the link.
+    """
     for attempt in range(1, UPLOADS_MAX + 1):
         try:
             return store.upload(key, lambda: [piece] * count, len(piece) * count)

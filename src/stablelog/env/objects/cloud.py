@@ -165,8 +165,10 @@ class CloudRequests:
         raise ValueError(message)
 
     def _write_stores(self, limit_s: float) -> tuple[Any, Any]:
-        """Return two obstore objects for writes with this time limit or a longer one. The second one retries a failed
-        part of an upload within the time limit, so that finished parts are not sent again.
+        """Return a pair of obstore objects for writes, with this time limit or a longer one.
+
+        The first object makes one attempt of each request. The second one retries a failed part of an upload within
+        the time limit, so that finished parts are not sent again.
         """
         if self._url.startswith("memory:"):
             return self._store, self._store
@@ -258,7 +260,9 @@ class CloudRequests:
         return cast("memoryview", found)
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return the objects in a directory whose keys are greater than `after`. obstore requests the list in pages."""
+        """Yield the objects in a directory whose keys are greater than `after`, in the order of keys. obstore requests
+        the list in pages.
+        """
         pages = self._request(
             lambda: list(
                 obstore.list(self._store, prefix=f"{directory}/", offset=after or None, chunk_size=1000)
@@ -273,7 +277,7 @@ class CloudRequests:
         return iter(sorted(listed))  # obstore does not sort the listing of a store in memory.
 
     def directories(self, directory: str) -> Iterator[str]:
-        """Return the names of the directories in a directory."""
+        """Yield the names of the directories in a directory, in the order of their bytes."""
         found = self._request(
             lambda: obstore.list_with_delimiter(self._store, prefix=f"{directory}/" if directory else None)
         )
@@ -354,7 +358,7 @@ def _check_names(options: Mapping[str, str]) -> None:
             .removeprefix("storage_")
         )
         if name.lower() in OF_CLIENT:
-            raise ValueError(f"{name} is an option of the HTTP client, which cannot be set here")
+            raise ValueError(f"{name} is an option of the HTTP client and cannot be set here: leave it out")
         if plain.setdefault(short, name) != name:
             raise ValueError(f"{plain[short]} and {name} are the same option: give one of them")
 

@@ -112,11 +112,11 @@ class DirectoryRequests:
         return found
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
+        """Yield the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
         return iter(_asked(lambda: sorted(self._objects_in(self._root / directory, after))))
 
     def directories(self, directory: str) -> Iterator[str]:
-        """Return the names of the directories in a directory. Directories without objects are left out, because cloud
+        """Yield the names of the directories in a directory. Directories without objects are left out, because cloud
         stores have none.
         """
         path = self._root / directory
@@ -204,8 +204,10 @@ class DirectoryRequests:
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    """Raise the error of a directory that cannot be read, because a listing without its objects would be wrong. Only
-    ignore that the directory was removed meanwhile.
+    """Handle the error of a directory that cannot be read during a listing.
+
+    The error is raised again, because a listing that leaves out the directory's objects would be wrong. The only
+    exception is a directory that was removed meanwhile: it has no objects, so its error is ignored.
     """
     if not isinstance(error, FileNotFoundError):
         raise error

@@ -36,7 +36,7 @@ WRITES = ("create", "upload", "delete")
 
 
 class Patience(NamedTuple):
-    """How long a call retries its request, with which pauses.
+    """How long a call to an object store retries its request, and how long it waits between two attempts.
 
     Attributes:
         limit_s: after this time no further attempt begins.
@@ -65,7 +65,9 @@ class _Source:
         self.error: Exception | None = None
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield the pieces."""
+        """Yield the pieces of the content from its beginning. An exception in the caller's code is kept in `error`;
+        every later call then raises RejectedError, so that the store does not retry the upload.
+        """
         if self.error is not None:
             raise RejectedError("the content of the upload cannot be read")
         try:
@@ -181,7 +183,7 @@ class ObjectStore:
             raise
 
     def _part_sizes(self) -> tuple[int, int]:
-        """Return the size of the parts of an upload, and how many of them to send at the same time."""
+        """Return a pair: the size in bytes of the parts of an upload, and how many of them to send at the same time."""
         size = self._uploads.size
         if size < PART_SIZE:
             return max(size, PART_SIZE_MIN), 1

@@ -56,14 +56,18 @@ class TransferWindow:
     def reserve(
         self, size: int, last_s: Callable[[], float], *, total: int | None = None
     ) -> Iterator[Callable[[], None]]:
-        """Wait until the window has room for a request of this size. At the end of the `with` block, adapt the window
-        to the time that the request took. Yield a function that the caller calls if the request times out.
+        """Context in which a request of this size is under way. At its beginning, wait until the window has room for
+        the request. At its end, adapt the window to the time that the request took.
 
         Args:
             size: how many bytes of the request are transferred at the same time. A request that is larger than the
                 window waits for all others.
             last_s: returns the time after which no request begins.
-            total: the size of the whole request in bytes, if it is larger.
+            total: the size of the whole request in bytes, if only a part of it is transferred at a time; None
+                otherwise.
+
+        Yields:
+            A function that the caller calls if the request times out.
 
         Raises:
             StoreError: the time of `last_s` has passed.

@@ -50,8 +50,9 @@ class Entity(NamedTuple):
 
     @property
     def pairs(self) -> tuple[tuple[str, str | None], ...]:
-        """The (type, name) of each part of the entity, as messages and files contain them. The name is None for the
-        default.
+        """The parts of the entity as messages and files contain them: a pair (type, name) for each part.
+
+        The name is None for the default, which applies to all names without a quota of their own.
         """
         named = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return tuple(

@@ -70,7 +70,7 @@ class Rate:
         return not self._samples or now_ms - self._samples[-1].last_ms >= self._windows.span_ms
 
     def measured_ms(self, now_ms: int) -> int:
-        """Return the time over which the rate is measured now."""
+        """Return the number of milliseconds over which the rate is measured now."""
         self._forget(now_ms)
         elapsed_ms = now_ms - self._samples[0].begin_ms if self._samples else 0
         missing = self._windows.number - 1 - elapsed_ms // self._windows.size_ms
@@ -86,7 +86,9 @@ class Rate:
         return self.total(now_ms) * MS_PER_S / self.measured_ms(now_ms)
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """Return how long the client must wait until its rate is down to a quota; 0 if it is not above the quota."""
+        """Return for how many milliseconds the client must wait until its rate is down to a quota; 0 if the rate is
+        not above the quota.
+        """
         rate = self.per_second(now_ms)
         if rate <= quota:
             return 0
@@ -118,7 +120,7 @@ class TokenBucket:
         self._full_ms = now_ms + math.ceil((burst - self._tokens) / quota * MS_PER_S)
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """Return the time until the level of the bucket is zero or more."""
+        """Return how many milliseconds pass until the level of the bucket is zero or more; 0 if it is so already."""
         self._fill(quota, now_ms)
         return 0 if self._tokens >= 0 else max(_whole_ms(-self._tokens / quota * MS_PER_S), 1)
 

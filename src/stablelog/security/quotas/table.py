@@ -1,8 +1,9 @@
 """The table of quotas: which quota applies to a client.
 
-If several quotas fit a client, one applies: that of the most specific entity, in Kafka's order (`LEVELS`). A quota for a
-user holds for all client ids of this user together; a quota for a user and a client id, or for a client id, holds for
-each client id of its own.
+A client can fit several quotas. Only one of them applies: that of the most specific entity, in Kafka's order
+(`LEVELS`). A quota for a user limits the sum over all client ids of this user. A quota for a client id, or for a user
+and a client id, limits each client id separately: if it is the default for all client ids, each of them may reach the
+full value.
 """
 
 from collections.abc import Mapping

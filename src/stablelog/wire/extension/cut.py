@@ -35,7 +35,9 @@ class DescribeCutRequest(ExtensionRequest):
 
     Attributes:
         group: the transaction group; empty for the default group. Null: the group that the topics belong to.
-        commit_sequence: R; -1 for the last resolved one: the markers of all commits up to it are durable.
+        commit_sequence: R, the commit sequence up to which the cut contains the transactions. -1 asks for the greatest
+            R that is possible now: the last commit of which the markers, and those of all earlier commits, are
+            durable.
         topics: commit-ordered topics, all of one transaction group.
     """
 

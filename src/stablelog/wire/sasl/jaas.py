@@ -90,7 +90,7 @@ def _words(text: str) -> list[tuple[str, bool]]:
     """Split a text into words.
 
     Returns:
-        For each word its text, and whether it is one of the signs `=` and `;`.
+        A pair for each word: its text, and whether it is one of the signs `=` and `;`.
     """
     words, at = [], 0
     while (at := _end_of(_SKIPPED.match(text, at))) < len(text):

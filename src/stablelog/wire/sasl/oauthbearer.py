@@ -68,7 +68,7 @@ def encode_token(
             or _EXTENSION_NAME.fullmatch(name) is None
             or _EXTENSION_VALUE.fullmatch(value) is None
         ):
-            raise SaslMessageError(f"{name!r} cannot be an extension of OAUTHBEARER, or its value cannot")
+            raise SaslMessageError(f"the name or value of OAUTHBEARER extension {name!r} is not allowed")
     header = f"n,a={escaped(authorization_id)}," if authorization_id else "n,,"
     pairs = [f"auth=Bearer {token}", *(f"{name}={value}" for name, value in extensions.items())]
     return SEPARATOR.join((header, *pairs, "", "")).encode()
@@ -116,7 +116,7 @@ def expiry_of(token: str) -> float | None:
     """Return when a JSON web token expires, in seconds since 1970, without verifying its signature.
 
     Returns:
-        None if the text does not contain an expiry.
+        The time; None if the text does not contain one.
     """
     parts = token.split(".")
     if len(parts) != 3:

@@ -217,7 +217,14 @@ def encode_server_final(signature: bytes) -> bytes:
 
 
 def auth_message_of(client_first_bare: str, server_first: bytes, unproven: str) -> bytes:
-    """Return AuthMessage (RFC 5802), which the proof and the signature cover: the messages before them."""
+    """Return AuthMessage (RFC 5802): the text that the client's proof and the server's signature are computed over. It
+    consists of the three messages before the proof, with commas between them.
+
+    Args:
+        client_first_bare: the message client-first without its GS2 header.
+        server_first: the message server-first.
+        unproven: the message client-final without the proof.
+    """
     return b",".join((client_first_bare.encode(), server_first, unproven.encode()))
 
 

@@ -154,8 +154,8 @@ def _uniform_in_general(subscribers: Subscribers, counts: Counts) -> dict[str, P
 
 
 def _even_out(topic_id: uuid.UUID, members: list[str], owned: dict[str, set[TopicIdPartition]]) -> bool:
-    """Move partitions of a topic from subscribers with many partitions to subscribers with few. Return whether any
-    moved.
+    """Move partitions of a topic from subscribers with many partitions to subscribers with few. Return whether at
+    least one partition has moved.
     """
     of_topic = {
         member_id: sorted(partition for partition in owned[member_id] if partition[0] == topic_id)

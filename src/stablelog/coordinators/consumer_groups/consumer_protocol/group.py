@@ -132,7 +132,7 @@ class ConsumerGroup:
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
-        """Return the keys of all deadlines that the group may have."""
+        """Return an iterator over the keys of all deadlines that the group may have."""
         yield self.alarm(Due.OFFSETS)
         for member_id in self.members:
             yield self.alarm(Due.SESSION, member_id)
@@ -156,7 +156,8 @@ class ConsumerGroup:
         """Set the topics that a member's pattern selects. Return whether the target assignment has to be computed
         again.
 
-        After a start of the broker it need not be if the member may still describe the topics that are assigned to it.
+        After a start of the broker, the target assignment from before the start stays in use if the member may still
+        describe all topics that are assigned to it.
         """
         member = self.members[member_id]
         if selection.pattern != member.subscription.pattern:
@@ -289,12 +290,15 @@ class ConsumerGroup:
     def apply_target(
         self, plan: AssignmentPlan, target: TargetAssignment, *, is_changed: bool
     ) -> Iterator[Record]:
-        """Take the result of a plan, which may have been made before later changes of the group.
+        """Give the group the result of a plan. The group may have changed since the plan was made.
 
         Args:
             plan: the plan.
             target: its result.
             is_changed: whether the group's epoch rises also if the topics have not changed.
+
+        Yields:
+            The records of the changes. Each change is made when the caller takes its record.
         """
         is_latest = plan.epoch == self.epoch
         is_new_hash = target.topics_hash != self.topics_hash
@@ -327,12 +331,17 @@ class ConsumerGroup:
         yield self._target_epoch_record()
 
     def set_target_of(self, member_id: str, partitions: Partitions) -> Record:
-        """Set the target assignment of one member."""
+        """Set the target assignment of one member. Return the record of the change."""
         self.target[member_id] = partitions
         return self._key(TARGET_KEY_VERSION, member_id), encode_target(partitions)
 
     def remove(self, member_id: str) -> Iterator[Record]:
-        """Remove a member with its assignments. What it owned is free."""
+        """Remove a member with its assignments. Other members may get the partitions that it owned.
+
+        Yields:
+            The tombstones that remove the records of the member from the log. The member is removed when the first one
+            is taken.
+        """
         self.forget_member(member_id)
         for kind in reversed(MEMBER_KEY_VERSIONS):
             yield self._key(kind, member_id), None
@@ -348,7 +357,7 @@ class ConsumerGroup:
         self.topics_version = self._subscribed = None
 
     def tombstones(self) -> list[Record]:
-        """The records that remove the group, which has no members, from the log."""
+        """Return the records that remove the group from the log. The group must have no members."""
         assert not self.members
         return [(self._key(TARGET_EPOCH_KEY_VERSION), None), (self._key(GROUP_EPOCH_KEY_VERSION), None)]
 
@@ -364,7 +373,7 @@ class ConsumerGroup:
         return max(sorted(filter(None, votes)), key=votes.__getitem__, default=DEFAULT_ASSIGNOR)
 
     def described_members(self) -> tuple[DescribedConsumer, ...]:
-        """Describe the members."""
+        """Return the description of each member for ConsumerGroupDescribe."""
         return tuple(
             DescribedConsumer(
                 member.member_id,
@@ -401,7 +410,11 @@ class ConsumerGroup:
         yield self._target_epoch_record()
 
     def replay(self, key: ConsumerKey, value: bytes | None) -> None:
-        """Apply a record of the group. The tombstone of the whole group is not for this method.
+        """Apply a record of the group. The caller handles the tombstone that removes the whole group.
+
+        Args:
+            key: the record's key.
+            value: the record's value; None for a tombstone, which removes what the key names.
 
         Raises:
             DamageError, UnknownFormatError: the value cannot be read. Nothing has changed.
@@ -428,7 +441,8 @@ class ConsumerGroup:
     def _replay_current(self, member: ConsumerMember, current: CurrentAssignment) -> None:
         """Set a member's current assignment from a record.
 
-        Between two records of one decision, a partition may have two owners for a moment.
+        A decision can move a partition from one member to another. Between the two records of such a decision, the
+        partition has two owners in the replay.
         """
         self._disown(member)
         member.current = current

@@ -70,8 +70,12 @@ class ConsumerGroups:
         return self.heartbeats.pattern_of(group if isinstance(group, ConsumerGroup) else None, request)
 
     def known_selection(self, group_id: str, key: SelectionKey) -> PatternSelection | None:
-        """Return the topics that a pattern selected in an earlier heartbeat of the group, for members with the same
-        rights.
+        """Return the topics that a pattern selected in an earlier heartbeat of the group.
+
+        The selection is the same for all members with the same pattern and equal rights; `key` identifies both.
+
+        Returns:
+            The selection; None if the group does not know one for this key.
         """
         group = self._table.groups.get(group_id)
         return group.selections.get(key) if isinstance(group, ConsumerGroup) else None
@@ -112,6 +116,9 @@ class ConsumerGroups:
             request: the request.
             topics: the topics of the broker.
             now_ms: broker time.
+
+        Returns:
+            A decision whose answer has the member's epoch and, if it has changed, its assignment; or the error code.
         """
         decision = GroupDecision(HeartbeatAnswer(ErrorCode.none))
         try:
@@ -176,8 +183,10 @@ class ConsumerGroups:
         return decision
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Check the member of an OffsetFetch request (v9+), and return the error code. A request without a member
-        always passes.
+        """Check the member of an OffsetFetch request (v9+). A request without a member always passes.
+
+        Returns:
+            `ErrorCode.none`, or the reason why the member may not fetch offsets.
         """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or (member_id is None and member_epoch < 0):
@@ -191,6 +200,11 @@ class ConsumerGroups:
 
 def check_commit(group: ConsumerGroup, membership: CommittingMember, *, is_transactional: bool) -> None:
     """Check that the member of an offset commit belongs to the group and has its current epoch.
+
+    Args:
+        group: the group.
+        membership: the member that the request names.
+        is_transactional: whether the offsets are committed in a transaction.
 
     Raises:
         RefusedError: the member is unknown, or its epoch is stale. In a transaction, a stale epoch is

@@ -206,8 +206,8 @@ class Heartbeats:
     def apply_target(
         group: ConsumerGroup, plan: AssignmentPlan, target: TargetAssignment, decision: Decision
     ) -> None:
-        """Apply the result of a large plan to the group. If the group has changed since the plan was made, mark another
-        plan.
+        """Apply the result of a large plan to the group. If the group has changed since the plan was made, another
+        plan is needed: the group is marked, and the caller makes it.
         """
         decision.records.extend(group.apply_target(plan, target, is_changed=False))
         group.plan_in_work = None
@@ -222,7 +222,9 @@ class Heartbeats:
         *,
         is_new: bool,
     ) -> None:
-        """Move a member one step from its current assignment towards its target assignment."""
+        """Move a member one step from its current assignment towards its target assignment. Add the record of the
+        change to the decision; a new member (`is_new`) gets a record even if nothing changes.
+        """
         is_owned = group.is_owned_by_other(member.member_id)
         following = next_assignment(
             member.current,
@@ -238,7 +240,7 @@ class Heartbeats:
         self, group: ConsumerGroup, member: ConsumerMember, before: CurrentAssignment | None, now_ms: int
     ) -> None:
         """Restart the member's session timeout. If the member now has to revoke partitions, its rebalance timeout
-        begins.
+        begins. `before` is its assignment before the heartbeat; None at a start of the broker.
         """
         session_timeout_ms, _ = self._config.times_of(group.group_id)
         self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + session_timeout_ms)
@@ -363,7 +365,9 @@ def _subscription(request: HeartbeatRequest, former: Subscription | None) -> Sub
 
 
 def _wants(subscription: Subscription) -> tuple[tuple[str, ...], str, str | None]:
-    """Return the part of a subscription on which the target assignment depends."""
+    """Return the part of a subscription on which the target assignment depends: topics, pattern (empty for none) and
+    assignor.
+    """
     return subscription.topics, subscription.pattern or "", subscription.assignor
 
 

@@ -61,5 +61,7 @@ def next_assignment(
 
 
 def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
-    """Return whether the member owns any of the partitions. A member that does not say so owns the same as before."""
+    """Return whether the member owns any of the partitions. `owned` is what the member says it owns. If its request
+    does not contain that (None), it owns the same partitions as before, and the result is True.
+    """
     return owned is None or not owned.isdisjoint(partitions)

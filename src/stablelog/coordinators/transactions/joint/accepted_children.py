@@ -9,7 +9,7 @@ While a transaction group has accepted children whose end is not decided, these 
 
 - No other transaction of the group is committed. Otherwise the markers of a partition would not stand in the order of
   their commit sequences.
-- The commit counts as not resolved, so that no cut contains it in part.
+- The commit does not count as resolved (all markers written), so that no cut contains it in part.
 - No other decision ends an accepted child. Requests of its producer are refused, because its version of the joint
   commit is committed, and an operator's request to abort the child is refused, too. The coordinator aborts no
   transaction for a timeout meanwhile.

@@ -75,9 +75,9 @@ class ChildChecks:
     def is_late(self, child: Child) -> bool:
         """Return whether a child can no longer be committed.
 
-        This is so if its version of the joint commit, or a later version, is committed, or if another start of the
-        writer has begun this version since. The result does not matter for a child whose commit is accepted or decided
-        already.
+        There are two reasons: its version of the joint commit, or a later version, is committed; or another start of
+        the writer has begun this version since. The caller must not ask for a child whose commit is accepted or
+        decided already, because the result says nothing about such a child.
         """
         state = self._joints.get(child.name)
         return child.version <= state.last_version or _lost_version(child, state)

@@ -101,10 +101,10 @@ class JointCommits:
         """Begin a version of a joint commit for a run (a start of the writer), and tell whether the version is
         committed already.
 
-        An uncommitted version belongs to `run` from now on. The open children of this version that belong to other runs
-        are aborted, and new children of those runs are refused. If the key has many children (`has_many_children`),
-        this decision aborts none of them; the caller then passes the late children (`ChildChecks.is_late`) to
-        `dismiss_children`, a few at a time.
+        An uncommitted version belongs to `run` from now on. The open children of this version that belong to other
+        runs are aborted, and new children of those runs are refused. If the key has many children
+        (`has_many_children`), this decision aborts none of them; the caller then passes the late children
+        (`ChildChecks.is_late`) to `dismiss_children`, a few at a time.
 
         Args:
             name: transaction group and key of the joint commit.
@@ -113,6 +113,9 @@ class JointCommits:
             order: a number that is greater for later runs. The request is refused if an earlier owner of the version
                 has a greater number.
             now_ms: broker time.
+
+        Returns:
+            A decision whose answer says whether the version is committed, and what is known of the last commit.
         """
         draft = Draft(now_ms)
         state = self._joints.get(name)
@@ -146,7 +149,9 @@ class JointCommits:
                     self._dismiss(transactional_id, draft)
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """Return the known children of a key of joint commits, with their transactional ids, oldest first."""
+        """Return the known children of a key of joint commits, oldest first: the transactional id of each, and its
+        parts.
+        """
         return self._joints.children(name)
 
     def has_many_children(self, name: JointName) -> bool:
@@ -173,11 +178,11 @@ class JointCommits:
         )
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to a commit that needs no check of the children, such as one of a version that is committed
-        already.
+        """Return the answer to a commit that needs no check of the children, such as one of a version that is
+        committed already. `run` is the start of the writer that commits; None if the request names none.
 
         Returns:
-            None if the children have to be checked.
+            The answer; None if the children have to be checked.
         """
         state = self._joints.get(name)
         try:
@@ -319,7 +324,7 @@ class JointCommits:
 
     def check_abort(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
         """Return the answer to an abort that is refused, or that comes after the commit; None if the abort can be
-        carried out.
+        carried out. `run` is the start of the writer whose children are aborted; None if the request names none.
         """
         state = self._joints.get(name)
         try:
@@ -329,13 +334,17 @@ class JointCommits:
         return committed_before(state, version) if version <= state.last_version else None
 
     def is_open(self, shown: ChildShown) -> bool:
-        """Return whether a child is an open transaction of the producer that the request names."""
+        """Return whether a child has an open transaction, and the request names the producer id and epoch of this
+        transaction.
+        """
         transactional_id, *identity = shown
         txn = self._table.get(transactional_id)
         return txn is not None and txn.client == tuple(identity) and txn.state is TransactionState.ONGOING
 
     def is_ongoing(self, transactional_id: str) -> bool:
-        """Return whether the child with this transactional id is an open transaction without a decision."""
+        """Return whether the child with this transactional id has an open transaction that is neither committed nor
+        aborted yet.
+        """
         txn = self._table.get(transactional_id)
         return txn is not None and txn.state is TransactionState.ONGOING
 

@@ -54,6 +54,10 @@ class JointTable:
     def replay(self, name: JointName, value: bytes | None) -> int:
         """Apply a record of the commit log to the table, and return the commit sequence in it.
 
+        Args:
+            name: transaction group and key of the joint commit.
+            value: the value of the record; None for a tombstone, which removes the key.
+
         Raises:
             DamageError: the record is damaged.
         """
@@ -110,11 +114,13 @@ class JointTable:
                 del self._children[child.name]
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """Return the known children of a key of joint commits, with their transactional ids, oldest first."""
+        """Return the known children of a key of joint commits, oldest first: the transactional id of each, and its
+        parts.
+        """
         return list(self._children.get(name, {}).items())
 
     def all_children(self) -> list[tuple[str, Child]]:
-        """Return the known children of all keys of joint commits, with their transactional ids."""
+        """Return the known children of all keys of joint commits: the transactional id of each, and its parts."""
         return [item for children in self._children.values() for item in children.items()]
 
     def child_count(self, name: JointName) -> int:
