@@ -87,7 +87,7 @@ class Resources(NamedTuple):
     cluster: bool
 
     def named(self) -> list[tuple[ResourceType, str]]:
-        """The type and the name of each resource."""
+        """Return the type and the name of each resource."""
         return [
             *((ResourceType.TOPIC, name) for name in self.topics),
             *((ResourceType.GROUP, name) for name in self.groups),
@@ -131,7 +131,17 @@ def _filters(
     allow: bool,
     deny: bool,
 ) -> list[AclFilter]:
-    """Return one ACL filter for each combination of the options of a command."""
+    """Return one ACL filter for each combination of the options of a command.
+
+    Args:
+        resources: the topics, groups and other resources; if there are none, the filters match all resources.
+        pattern: the type of the resource pattern, such as "literal"; None for every type.
+        principals: the users, such as "User:alice"; None for all.
+        hosts: the addresses of the clients; None for all.
+        operations: the names of operations; None for all.
+        allow: whether the filters match ACLs that allow.
+        deny: whether the filters match ACLs that deny. With both or neither, they match both kinds.
+    """
     types = [PatternType.LITERAL, PatternType.PREFIXED, PatternType.MATCH]
     pattern_type = PatternType.ANY if pattern is None else _parse("--pattern", pattern, types)
     permission = Permission.ANY if allow is deny else Permission.ALLOW if allow else Permission.DENY
@@ -195,7 +205,15 @@ def list_acls(
 def _wanted(
     resources: Resources, operations: list[Operation], *, producer: bool, consumer: bool, idempotent: bool
 ) -> list[tuple[ResourceType, str, Operation]]:
-    """Return the resources and operations of the ACLs that the command adds.
+    """Return the type and the name of the resource and the operation of each ACL that the command adds.
+
+    Args:
+        resources: the resources that the options name.
+        operations: the operations of the option --operation. If there are none, and no set of ACLs is chosen, the ACLs
+            are for all operations.
+        producer: whether to add the set of ACLs that a producer needs.
+        consumer: whether to add the set of ACLs that a consumer needs.
+        idempotent: whether to add the ACL for idempotent writes on the cluster.
 
     Raises:
         UsageError: an option is missing, or has no meaning with another one.

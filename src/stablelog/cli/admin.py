@@ -42,9 +42,10 @@ def topic_to_write(admin: Admin, name: str) -> TopicDescription:
 
 
 def _described(admin: Admin, name: str) -> TopicDescription:
-    """Return the metadata of a topic. Fail if the user of the command has no right to describe it.
+    """Return the metadata of a topic.
 
     Raises:
+        UnavailableError: the user of the command has no right to describe the topic.
         RefusedError: the broker refuses the request for another reason.
     """
     try:
@@ -56,7 +57,7 @@ def _described(admin: Admin, name: str) -> TopicDescription:
 
 
 def chosen_partitions(topic: TopicDescription, partitions: Iterable[int] | None) -> list[int]:
-    """Check that a topic has these partitions, and return them; all partitions of the topic if none are given.
+    """Return the numbers of the chosen partitions of a topic, or of all its partitions if none are given.
 
     Raises:
         UnavailableError: a partition does not exist.

@@ -217,8 +217,13 @@ class CommandBroker:
             self._clusters.close()
 
     def _first_answering(self) -> str:
-        """Return the first address at which a broker responds. Each address is tried in a thread of its own, because a
-        host or a name server may not respond at all.
+        """Return the first address at which a broker responds. Each address is tried in its own thread, so that a host
+        or a name server that never responds does not delay the other addresses.
+
+        Raises:
+            NoBrokerError: no address answers within the timeout.
+            AuthenticationError: a broker and the command do not accept each other.
+            UsageError: an address is not valid, or a key or a certificate cannot be used.
         """
         deadline_s = time.monotonic() + self.wait_s  # the import below counts
         from stablelog.client.blocking.cluster import (
@@ -253,8 +258,13 @@ def _probe(
     failures: dict[str, str],
 ) -> None:
     """Request the API versions from the broker at an address, again and again until it responds or the deadline has
-    passed. Put the address into `found` when it responds, or an error that no retry can resolve. Store the last failure
-    in `failures`.
+    passed.
+
+    Args:
+        address: the address.
+        deadline_s: the time at which to give up, by `time.monotonic`.
+        found: gets the address when the broker responds, or an error that no retry can resolve.
+        failures: gets the last failure, as a text for the user, under the address.
     """
     while (left_s := deadline_s - time.monotonic()) > 0:
         try:
@@ -273,8 +283,8 @@ def _probe(
 
 
 def _ask(address: str, timeout_s: float) -> None:
-    """Connect to the broker at an address, log in, and request the API versions. Without a login, request metadata,
-    too: a listener that requires a login closes the connection then.
+    """Connect to the broker at an address, log in, and request the API versions. A command without a login requests
+    metadata, too, because a listener that requires a login closes the connection only then.
     """
     from stablelog.client.blocking.cluster import BlockingCluster
     from stablelog.client.responses import ClosedError
@@ -314,8 +324,8 @@ _OPTIONS: Final = {
 
 
 def with_broker(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command: it gets the options of `CommandBroker.from_options`, and its keyword argument `broker` is the
-    broker of these options.
+    """Decorate a command, and return the decorated function. It has the options of `CommandBroker.from_options` in
+    addition to those of the command, and passes the broker of these options as the keyword argument `broker`.
     """
     name = command.__module__.rpartition(".")[2]
     kind: client_settings.Kind = name if name in client_settings.EVERY else ""

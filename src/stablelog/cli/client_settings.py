@@ -20,8 +20,8 @@ class ClientSetting(NamedTuple):
 
     Attributes:
         kinds: the commands on which it has an effect: "produce", "consume", or "" for all other commands with a broker.
-        read: returns the value of a text, or raises UsageError.
-        meaning: for users (docs/commands.md).
+        read: a function that returns the value of a text, or raises UsageError.
+        meaning: a description of the setting for users (docs/commands.md).
     """
 
     kinds: tuple[Kind, ...]
@@ -30,7 +30,7 @@ class ClientSetting(NamedTuple):
 
 
 def _of_client(name: str, text: str) -> Any:
-    """Read the value of a setting that `stablelog.connect` has, too."""
+    """Read the value of a setting that `stablelog.connect` has, too, and return it as `stablelog.connect` uses it."""
     from stablelog.client.core.settings import READERS
 
     return READERS[name](name, text)
@@ -178,8 +178,9 @@ def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) 
 
 
 def _is_security(where: str, name: str) -> bool:
-    """Return whether a setting is to be read as a security setting. The security settings themselves refuse unknown
-    names.
+    """Return True if a setting has to be read as a security setting, and False if it is one of the settings of this
+    module. A setting with an unknown name counts as a security setting if it begins like one: the reader of security
+    settings then refuses it.
 
     Raises:
         UsageError: the name is unknown or is one of librdkafka's, or the setting has an option of its own.

@@ -107,7 +107,14 @@ def consume(
 
 
 def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: str | None) -> OffsetSpec:
-    """Check the options of the command. Return the offset at which to begin.
+    """Check the options of the command. Return the offset at which to begin, as the user has written it, in parsed
+    form.
+
+    Args:
+        isolation: the isolation level.
+        start: where to begin.
+        partitions: the chosen partitions; None for all.
+        group: the consumer group as whose member to read; None for none.
 
     Raises:
         UnavailableError: an option is not valid.
@@ -130,7 +137,9 @@ def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: 
 
 
 def _render(form: str | None, *, as_json: bool) -> Render:
-    """Return the function that formats a record."""
+    """Return the function that turns a record into the bytes to print: with the format `form` of the option --format,
+    as JSON if `as_json` is true, or else as key and value.
+    """
     if form is None:
         return render_json if as_json else render_plain
     if as_json:
@@ -140,8 +149,8 @@ def _render(form: str | None, *, as_json: bool) -> Render:
 
 @contextlib.contextmanager
 def _stopped_by_signals(reader: RecordPrinter) -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop the reader after the record that it is printing. A second signal ends the command at
-    once.
+    """Context in which SIGINT and SIGTERM stop the reader after the record that it is printing. A second signal ends
+    the command at once. The context has no value.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can have signal handlers
@@ -161,7 +170,9 @@ def _stopped_by_signals(reader: RecordPrinter) -> Iterator[None]:
 
 
 def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporter:
-    """Report on stderr if the broker accepts no members of groups because its disk is full."""
+    """Return a reporter that writes a message to stderr if the command waits because the broker accepts no members of
+    groups while its disk is full.
+    """
     return disk_watch(
         bootstrap,
         lambda: not member.positions(),
@@ -173,8 +184,21 @@ def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporte
 def _places(
     admin: Admin, found: TopicDescription, partitions: list[int], spec: OffsetSpec, isolation: str
 ) -> dict[TopicPartition, int]:
-    """Return the offset at which to begin in each partition: the offset of `spec`, but at most the end of the
-    partition.
+    """Find where to begin in each partition.
+
+    Args:
+        admin: administers the cluster.
+        found: the topic.
+        partitions: the numbers of the partitions.
+        spec: what the user has written.
+        isolation: read_committed or read_uncommitted, which decides where a partition ends.
+
+    Returns:
+        For each partition the offset of `spec`, but at most the end of the partition. A negative number stands for the
+        start or the end, which the reader finds itself.
+
+    Raises:
+        UnavailableError: the offset is past the end of all partitions, or a partition has no leader that could find it.
     """
     topic = found.name
     if spec.kind in STARTS:  # the reader finds it itself, also later in a partition that has no leader now

@@ -123,11 +123,11 @@ def disk_watch(
     what: str = "records are sent when the disk has space",
     going_on: str | None = None,
 ) -> WaitReporter:
-    """Make a reporter for a command that may wait because the broker's disk is full.
+    """Return a reporter for a command that may wait because the broker's disk is full.
 
     Args:
         bootstrap: the broker's address.
-        pending: whether the command has work that waits.
+        pending: returns whether the command has work that waits.
         what: what the command will do when there is space.
         going_on: the text of the message when the command continues; None for "the disk has space".
     """

@@ -86,7 +86,15 @@ def _lags(
     committed: Mapping[TopicPartition, int],
     unavailable: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, Lag]:
-    """Return the lag of each partition. A partition without a committed offset is read from its start."""
+    """Return the lag of the group in each partition.
+
+    Args:
+        admin: administers the cluster.
+        broker: the broker of the command.
+        targets: the partitions.
+        committed: the committed offsets of the group. The lag of a partition without one counts from its start.
+        unavailable: the partitions that have no leader, each with the reason.
+    """
     served = [target for target in targets if target not in unavailable]
     marks = start_and_end(admin, served, "read_uncommitted")
     stable = end_offsets(admin, served, "read_committed")
@@ -230,7 +238,7 @@ def reset(
 
 
 def _shifted(found: ResolvedOffset, offset: int) -> int:
-    """Limit an offset to the range of the partition."""
+    """Return the offset, or the nearest end of the partition's range if the offset is outside this range."""
     return max(min(offset, found.end), found.start)
 
 

@@ -72,7 +72,9 @@ def _show(table: Table, *, as_json: bool) -> None:
 
 
 def _as_text(cell: object) -> object:
-    """Format a table cell as text. A decoded record becomes a list of name=value."""
+    """Return a table cell in the form in which it is printed. A decoded record becomes a text with each of its fields
+    as name=value.
+    """
     if isinstance(cell, dict):
         return " ".join(f"{name}={_as_text(content)}" for name, content in cell.items())
     if isinstance(cell, list):
@@ -82,8 +84,11 @@ def _as_text(cell: object) -> object:
 
 @contextlib.contextmanager
 def progress_of(count: int, *, as_json: bool) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr if stderr is a terminal. Yield a function that the caller calls after each
-    partition.
+    """Context that shows a progress bar on stderr while a command works on `count` partitions. It shows none if stderr
+    is no terminal, or if the output is JSON (`as_json`).
+
+    Yields:
+        A function that the caller calls after each partition.
     """
     if as_json or not sys.stderr.isatty():
         yield lambda: None

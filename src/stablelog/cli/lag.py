@@ -20,10 +20,14 @@ OFFSETS_MAX: Final = (
 
 
 def visible_end(cluster: BlockingCluster, target: TopicPartition, position: int, stable_offset: int) -> int:
-    """Return the offset after the last record that a read-committed consumer gets from `position` on; `position` if
-    there is none.
+    """Return the offset after the last record that a read-committed consumer gets from `position` on. If there is no
+    such record, return `position`. If too many records would have to be read to find it, return the last stable offset.
 
-    If too many records would have to be read to find it, return the last stable offset.
+    Args:
+        cluster: the brokers.
+        target: the partition.
+        position: the offset of the next record that the consumer gets.
+        stable_offset: the last stable offset of the partition.
 
     Raises:
         OffsetOutOfRangeError: the position is before the log's start or past its end.

@@ -75,7 +75,7 @@ def read_security(
         words: the settings of `-X`, each as "name=value".
 
     Returns:
-        None if there are none.
+        The security settings; None if no security setting is given.
 
     Raises:
         UsageError: the file cannot be read, or a setting is not valid. The message contains no secret.
@@ -93,7 +93,7 @@ def read_security(
 
 
 def _in_words(words: Sequence[str]) -> dict[str, str]:
-    """Parse the security settings of `-X`.
+    """Parse the security settings of `-X`, and return their values by name.
 
     Raises:
         UsageError: one of them is a secret. The message does not contain the value.
@@ -148,7 +148,7 @@ def _of_environment() -> dict[str, str]:
 
 
 def _in_config(path: Path) -> dict[str, str]:
-    """Read the security settings in a file of Kafka's clients. All other settings of the file are ignored."""
+    """Read a file of settings of Kafka's clients. Return its security settings by name, and ignore all others."""
     from stablelog.client.core.security import PREFIXES
 
     found = read_client_properties(path)
@@ -184,7 +184,12 @@ def read_client_properties(path: Path) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each setting, joined from its continued lines, with the number of its first line."""
+    """Yield the lines of a file of properties that have a setting. A setting that a backslash continues on further
+    lines is one line.
+
+    Yields:
+        The number of the first line of each setting, and the text of the setting.
+    """
     begun, first = "", 0
     for number, line in enumerate(_LINE_END.split(text), 1):
         line = line.lstrip(_BLANK)

@@ -24,9 +24,10 @@ TIME_FORMS: Final = "milliseconds since 1970, or ISO 8601 such as 2026-01-31T12:
 
 
 class OffsetSpec(NamedTuple):
-    """An offset as a user has written it, parsed.
+    """An offset as a user has written it, in parsed form.
 
-    `value` is the offset, the distance from the end, or the time in ms. It is 0 for the beginning and the end.
+    `value` is the offset, the distance from the end, or the time in ms, depending on `kind`. It is 0 for the beginning
+    and the end of a partition.
     """
 
     kind: Kind
@@ -42,7 +43,7 @@ class ResolvedOffset(NamedTuple):
 
 
 def parse_offset(text: str, option: str) -> OffsetSpec:
-    """Parse an offset.
+    """Parse an offset that a user has written, and return it.
 
     Args:
         text: what the user has written.
@@ -61,7 +62,7 @@ def parse_offset(text: str, option: str) -> OffsetSpec:
 
 
 def parse_time_ms(text: str, option: str) -> int:
-    """Parse a time, in ms since 1970 or in ISO 8601.
+    """Parse a time, in ms since 1970 or in ISO 8601. Return it in ms since 1970.
 
     Args:
         text: what the user has written.
@@ -86,12 +87,12 @@ def parse_time_ms(text: str, option: str) -> int:
 def find_offsets(
     admin: Admin, spec: OffsetSpec, targets: Iterable[TopicPartition], isolation: str
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Find the offset that a spec stands for in each partition. A time stands for the first record at or after it, or
-    for the end if there is none.
+    """Find the offset that a spec stands for in each partition, and return it. A time stands for the first record at or
+    after it, or for the end if there is none.
 
     Args:
         admin: administers the cluster.
-        spec: the offset.
+        spec: the offset as the user has written it.
         targets: partitions that have a leader.
         isolation: read_committed, for which a partition ends at the last stable offset, or read_uncommitted.
 

@@ -123,8 +123,8 @@ def is_plain(encoding: str | None, title: str, rows: Sequence[Sequence[object]])
 
 
 def _plain_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterable[str]:
-    """Yield the lines of a table in the form in which rich writes tables into a pipe. The import of rich takes longer
-    than the work of most commands.
+    """Yield the lines of a table, in the form in which the library rich writes tables into a pipe. This function
+    replaces rich for most tables, because the import of rich takes longer than the work of most commands.
     """
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     aligned: list[Callable[[str, int], str]] = [
@@ -182,7 +182,9 @@ def as_objects(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list
 def print_rows(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool
 ) -> None:
-    """Print rows: as a table, or with `as_json` as a list of JSON objects."""
+    """Print rows: with `as_json` as a list of JSON objects whose keys are the columns, otherwise as a table with a
+    title.
+    """
     if as_json:
         print_json(as_objects(columns, rows))
     else:
@@ -224,7 +226,9 @@ def counted(count: int, what: str) -> str:
 
 
 def print_done(message: str, *, as_json: bool, **facts: object) -> None:
-    """Print a message that says what the command has done."""
+    """Print what the command has done: with `as_json` the values `facts` as a JSON object, otherwise the text
+    `message`.
+    """
     if as_json:
         print_json(facts)
     else:

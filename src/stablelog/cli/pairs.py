@@ -4,7 +4,7 @@ from stablelog.errors import UsageError
 
 
 def split_pair(text: str) -> tuple[str, str]:
-    """Split `name=value` into name and value.
+    """Split a text `name=value` at its first `=`, and return the name and the value.
 
     Raises:
         UsageError: the text contains no `=`.

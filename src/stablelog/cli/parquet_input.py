@@ -21,8 +21,8 @@ ROWS_MAX: Final = 10_000  # rows that are decoded at once
 
 
 def read_parquet(path: Path) -> Iterator[InputRecord]:
-    """Read the rows of a Parquet file as records. A null means: no key, a null value, no header, or no given partition
-    or timestamp.
+    """Read a Parquet file, and yield a record for each of its rows. A null in a column means that the record has no
+    key, a null value, no headers, or no given partition or timestamp.
 
     Raises:
         BadRecordError: a column or a row is not valid.
@@ -53,7 +53,7 @@ def _check_columns(path: Path, schema: Any, pa: Any) -> None:
     if "value" not in schema.names:
         raise BadRecordError(f"{path} has no column value")
     if {"timestamp", "timestamp_ms"} <= set(schema.names):
-        raise BadRecordError(f"{path} has both timestamp and timestamp_ms")
+        raise BadRecordError(f"{path} has the columns timestamp and timestamp_ms: keep one of them")
     types = pa.types
 
     def is_content(kind: Any) -> bool:
@@ -84,7 +84,9 @@ def _check_columns(path: Path, schema: Any, pa: Any) -> None:
 
 
 def _as_ms(batch: Any, pa: Any) -> Any:
-    """Replace the column `timestamp` by the column `timestamp_ms`."""
+    """Return the rows of a file with the column `timestamp`, if there is one, replaced by a column `timestamp_ms`, in
+    milliseconds since 1970. `pa` is the module pyarrow.
+    """
     index = batch.schema.get_field_index("timestamp")
     if index < 0:
         return batch
@@ -105,8 +107,15 @@ def _of_row(place: str, row: dict[str, Any]) -> InputRecord:
 
 
 def _headers(place: str, found: Any) -> list[Header] | None:
-    """Return the headers of a row. The column is a map, which Arrow returns as pairs, or a list of structs with `name`
-    (Spark: `key`) and `value`.
+    """Return the headers of a row as pairs of a name and a value; None if the row has a null there.
+
+    Args:
+        place: names the row in messages.
+        found: the value of the column `headers`. A map comes from Arrow as a list of pairs. A list of structs, each
+            with `name` (Spark: `key`) and `value`, comes as a list of dicts.
+
+    Raises:
+        BadRecordError: a header has no name, or its value is neither text nor bytes.
     """
     if found is None:
         return None

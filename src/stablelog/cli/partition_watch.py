@@ -24,7 +24,7 @@ FETCH_SIZE: Final = 1 << 20
 
 
 def leaderless(cluster: BlockingCluster, topic: str) -> dict[TopicPartition, str]:
-    """Request the partitions of a topic that have no leader. Return them with the reason.
+    """Request the partitions of a topic from the broker. Return those that have no leader, each with the reason.
 
     Raises:
         UnavailableError: the broker does not respond.
@@ -163,7 +163,9 @@ class PartitionWatch(disk_watch.WaitReporter):
         return faults
 
     def _is_due(self, index: int) -> bool:
-        """Whether to check a partition: the reader is not at its end, and has received no record of it for some time."""
+        """Return whether to check if a partition can be read: its reader has not reached the end, and has received no
+        record of it for some time.
+        """
         heard_s = self._heard_s.get(index, 0.0)
         return (
             index in self._positions

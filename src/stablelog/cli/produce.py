@@ -207,7 +207,9 @@ def _target(
     settings: WriteSettings,
     transactional_id: str | None,
 ) -> WriteTarget:
-    """Return the topic to write to, with its settings that the writer needs."""
+    """Return what the writer of records needs: the topic to write to, the settings of the topic that concern the
+    writer, and the settings of the command. `transactional_id` is None if the command writes without a transaction.
+    """
     keyless = [index for index, partition in topic.partitions.items() if partition.leader_id >= 0]
     return WriteTarget(
         producer,
@@ -242,7 +244,19 @@ def _records(
     empty_is_null: bool,
     before_input: BeforeInput,
 ) -> Iterator[InputRecord]:
-    """Read the records of the input."""
+    """Yield the records of the input.
+
+    Args:
+        file: the file with the records; None for standard input.
+        form: the form of the input, such as lines or CSV.
+        key_separator: the text between key and value in lines; None if the lines have no keys.
+        empty_is_null: whether an empty value is null.
+        before_input: called before the command waits for more input.
+
+    Raises:
+        UnavailableError: the input cannot be read.
+        BadRecordError: a record is not valid.
+    """
     if form is Form.PARQUET:
         assert file is not None
         yield from read_parquet(file)
@@ -261,7 +275,9 @@ def _records(
 
 
 def _completed(records: Iterator[InputRecord], given: InputRecord) -> Iterator[InputRecord]:
-    """Fill in the fields that a record lacks from the options."""
+    """Yield the records of the input. A field that a record lacks is that of `given`, which has the options of the
+    command.
+    """
     if given == InputRecord("", None, None):
         return records
     return (
@@ -330,7 +346,8 @@ def _write(
     """Write all records: in one transaction, in transactions of `batch` records, or without a transaction.
 
     Returns:
-        How many records were written, and in how many transactions.
+        The number of records that were written, and the number of transactions in which they were written, which is 0
+        without transactions.
 
     Raises:
         UnavailableError: not all records were written; the message says which, and why.
@@ -386,8 +403,8 @@ def _begin(target: WriteTarget, calls: BrokerCalls) -> None:
 
 @contextlib.contextmanager
 def _aborting(target: WriteTarget) -> Iterator[None]:
-    """Context that aborts the transaction on any error, also on Ctrl-C. An open transaction would keep read-committed
-    readers from later records until its timeout.
+    """Context that aborts the transaction on any error in it, also on Ctrl-C, because an open transaction would keep
+    read-committed readers from later records until its timeout. The context has no value.
     """
     try:
         yield
@@ -410,7 +427,9 @@ def _aborting(target: WriteTarget) -> Iterator[None]:
 
 
 def _parts(records: Iterator[InputRecord], batch: int | None) -> Iterator[Iterator[InputRecord]]:
-    """Divide records into parts of `batch` records. With None there is one part, even if there are no records."""
+    """Divide records into parts, and yield an iterator of the records of each part. A part has `batch` records, and the
+    last one may have fewer. If `batch` is None, there is one part, even if there are no records.
+    """
     if batch is None:
         yield records
         return
@@ -419,7 +438,7 @@ def _parts(records: Iterator[InputRecord], batch: int | None) -> Iterator[Iterat
 
 
 def _were_written(count: int, transaction_count: int) -> str:
-    """Return a text that tells which records before a bad one were written."""
+    """Return a text that tells how many records before a bad one were written, and in how many transactions."""
     if not count:
         return "Nothing was written"
     of_them = f", in {counted(transaction_count, 'transaction')}" if transaction_count else ""
@@ -427,7 +446,10 @@ def _were_written(count: int, transaction_count: int) -> str:
 
 
 def _progress(*, as_json: bool) -> Any:
-    """Return a context with a function that counts read records. The count is shown on stderr if stderr is a terminal."""
+    """Return a context that shows on stderr how many records were read. It shows nothing if stderr is no terminal, or
+    if the output is JSON (`as_json`). The value of the context is a function; the caller passes it the number of
+    records that were read since the last call.
+    """
     if as_json or not sys.stderr.isatty():
         return contextlib.nullcontext(lambda _count: None)
     from rich.console import Console

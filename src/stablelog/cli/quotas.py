@@ -38,8 +38,17 @@ def _entity(
     default_client_id: bool,
     default_ip: bool,
 ) -> dict[str, str | None]:
-    """Return the entity that the options name: its types, each with a name. None as the name stands for the default
-    entity.
+    """Return the entity that the options name: for each of its types (user, client id, IP address) the name. None as
+    the name stands for the default entity of the type.
+
+    Args:
+        user: the name of a user; None if the option is missing. `client_id` and `ip` are the same for the other types.
+        client_id: a client id.
+        ip: an IP address.
+        default_user: whether the entity has the default user: all users without a quota of their own.
+            `default_client_id` and `default_ip` are the same for the other types.
+        default_client_id: whether the entity has the default client id.
+        default_ip: whether the entity has the default IP address.
 
     Raises:
         UnavailableError: the options contradict each other.

@@ -155,8 +155,9 @@ def render_json(record: PrintedRecord) -> bytes:
 
 
 def text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Return a field whose value is bytes for JSON: as text, or under the name `<name>_base64` if the bytes are not
-    UTF-8.
+    """Return a field of a JSON object for a key or a value, which is bytes: its name, and the text that the bytes are
+    in UTF-8, or None for null. If the bytes are not UTF-8, the name is `<name>_base64`, and the text has them in
+    base64.
     """
     try:
         return {name: None if content is None else content.decode()}

@@ -48,8 +48,13 @@ class InputRecord(NamedTuple):
 def read_lines(
     stream: Iterable[bytes], separator: bytes | None, *, empty_is_null: bool = False
 ) -> Iterator[InputRecord]:
-    """Read each line as a value, or as a key and a value with the separator between them. With `empty_is_null`, an
-    empty value is null.
+    """Read lines, and yield a record for each.
+
+    Args:
+        stream: the lines.
+        separator: the bytes between key and value. A line without them, or any line if it is None, is a value without a
+            key.
+        empty_is_null: whether an empty value is null.
     """
     for number, line in enumerate(stream, 1):
         line = line.rstrip(b"\r\n")
@@ -64,7 +69,7 @@ def read_lines(
 
 
 def read_json(stream: Iterable[bytes]) -> Iterator[InputRecord]:
-    """Read each line as a JSON object with the fields of a record. Empty lines are skipped.
+    """Read lines, each a JSON object with the fields of a record, and yield these records. Empty lines are skipped.
 
     Raises:
         BadRecordError: a line is not such an object.
@@ -95,7 +100,12 @@ def _of_json(place: str, line: bytes) -> InputRecord:
 
 
 def _content(place: str, name: str, found: dict[str, Any]) -> bytes | None:
-    """Return a key or a value: the text of the field `name`, or the bytes of the field `<name>_base64`."""
+    """Return a key or a value as bytes: the text of the field `name` in UTF-8, or the bytes of the field
+    `<name>_base64`. Return None if both are missing or null.
+
+    Raises:
+        BadRecordError: both fields are given, or one of them is not valid. `place` names the line in the message.
+    """
     if name in found and f"{name}_base64" in found:
         raise BadRecordError(f"{place} has both {name} and {name}_base64")
     text = found.get(name)
@@ -131,8 +141,10 @@ def _headers(place: str, found: Any) -> list[Header] | None:
 
 
 def read_csv(stream: IO[bytes], *, empty_is_null: bool) -> Iterator[InputRecord]:
-    """Read CSV. The first row has the names of the columns. An empty cell means: no key, no header, or no given
-    partition or timestamp. An empty value is an empty text, or null with `empty_is_null`.
+    """Read CSV, and yield a record for each row after the first, which has the names of the columns.
+
+    An empty cell means that the record has no key, no such header, or no given partition or timestamp. An empty value
+    is an empty text, or null with `empty_is_null`.
 
     Raises:
         BadRecordError: a row is not valid.
@@ -200,7 +212,13 @@ def _of_csv(place: str, columns: list[str], row: list[str], *, empty_is_null: bo
 
 
 def check_names(place: str, what: str, names: Iterable[str], known: tuple[str, ...]) -> None:
-    """Check the names of fields or columns.
+    """Check the names of the fields of an object, or of the columns of a file.
+
+    Args:
+        place: names the line or the file in the message.
+        what: "field" or "column", for the message.
+        names: the names.
+        known: the valid names.
 
     Raises:
         BadRecordError: a name is unknown.

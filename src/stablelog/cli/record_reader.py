@@ -93,7 +93,7 @@ class GroupPartitions(ChosenPartitions):
         self._start = start
 
     def follow_assignment(self) -> Change:
-        """Send a heartbeat if one is due."""
+        """Send a heartbeat if one is due. Return how the assigned partitions have changed."""
         return self._cluster.run(self._member.follow_assignment())
 
     def begin_reading(self, change: Change) -> None:
@@ -227,7 +227,9 @@ class RecordPrinter:
             self._offsets.pop(target, None)
 
     def _print_round(self, found: Round, count_max: int | None) -> None:
-        """Print the records of a round, and record which partitions are at their end."""
+        """Print the records that one round of fetches has returned, until `count_max` records of all rounds are printed
+        (None: without a limit). Record which partitions are at their end.
+        """
         for target, position in found.moved.items():
             print_to_stderr(
                 f"{target[0]}-{target[1]} has no offset {position}: the reader goes on at its start"
@@ -251,7 +253,7 @@ class RecordPrinter:
         self._commit_if_due()
 
     def _print_batch(self, batch: ReadBatch, count_max: int | None) -> None:
-        """Print the records of a batch, at most `count_max` of them.
+        """Print the records of a batch, at most `count_max` of them (None: all).
 
         Raises:
             DamageError: the records cannot be decoded. None of them is printed.

@@ -199,8 +199,15 @@ class RecordWriter:
             self._producer.append(self._target.topic, partition, _batch(records, self._target.codec))
 
     def _send_alone(self, place: str, partition: int, record: BatchRecord, size: int) -> None:
-        """Write a record in a batch of its own, so that a refusal concerns this record alone. If its greatest size in a
-        batch (`size`) is more than readers decompress, the batch is not compressed.
+        """Send a record in a batch of its own, and wait for the response, so that a refusal by the broker concerns this
+        record alone. The records before it are sent first.
+
+        Args:
+            place: names the line or row of the record in messages.
+            partition: the partition.
+            record: the record.
+            size: the greatest size of the record in a batch. If readers do not decompress batches of this size, the
+                batch is not compressed.
 
         Raises:
             BadRecordError: the topic does not accept so large a record.
@@ -234,8 +241,8 @@ class RecordWriter:
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Context for calls of the producer. It converts an error into one that tells how many records were not
-        written, and why.
+        """Context for calls of the producer; it has no value. It converts an error of the call into one that tells how
+        many records were not written, and why.
 
         Raises:
             UnavailableError: the broker refuses a batch, or does not respond.

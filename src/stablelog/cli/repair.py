@@ -71,10 +71,16 @@ def repair(
 
 
 def _repair_directory(directory: Path, *, yes: bool, at_first_damage: bool) -> dict[str, Any]:
-    """Repair the logs of a directory. Return the report for programs.
+    """Repair the logs of a directory. Return the report for programs: the content of the JSON document that the command
+    prints.
 
     Damage that a start of the broker accepts is only shown. A partition whose directory cannot be examined is reported
     and skipped. After an error before the first question, nothing was changed.
+
+    Args:
+        directory: the directory of a partition, or a data directory.
+        yes: whether to write without a question.
+        at_first_damage: whether to cut the log at its first damage, even if a start accepts this damage.
     """
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
@@ -208,7 +214,9 @@ def _cut_all(
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
-    """Truncate (cut) one damaged log if the user agrees. Return whether it was cut."""
+    """Truncate (cut) one damaged log if the user agrees; with `yes`, without a question. Return True if it was cut, and
+    False if the user did not agree.
+    """
     sys.stdout.write(describe(disk, partition, damage))
     if not _agreed("Cut?", yes=yes):
         return False
@@ -247,8 +255,18 @@ def _go_on(
     """If a commit log has lost commit sequences or producer ids that were assigned already, add a record to it. By this
     record its coordinator continues after these numbers, so that none is assigned twice.
 
+    Args:
+        disk: the file system with the directories.
+        data: the data directory.
+        directory: the partition directory of the commit log.
+        given: the numbers that were assigned, as all files showed before any log was cut.
+        said: by transaction group, the numbers that its commit logs show now.
+        is_cut: whether the commit log was truncated.
+        yes: whether to write without a question.
+
     Returns:
-        Whether the commit log is complete now: nothing was lost, or the record is added.
+        True if the commit log is complete now: nothing was lost, or the record is added. False if the user did not
+        agree.
     """
     group = group_of_directory(directory)
     assert group is not None, directory

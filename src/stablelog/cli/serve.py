@@ -77,10 +77,11 @@ def run_serve(
 
 @contextlib.contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Let SIGINT end the process at once, as SIGTERM does, until the broker's event loop handles both signals.
+    """Context in which SIGINT ends the process at once, as SIGTERM does. It covers the time until the broker's event
+    loop handles both signals. The context has no value.
 
-    Otherwise Python would raise KeyboardInterrupt in the middle of an import, and print a traceback. Until then there
-    is nothing to clean up.
+    Otherwise Python would raise KeyboardInterrupt in the middle of an import, and print a traceback. Until the event
+    loop runs, there is nothing to clean up.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
@@ -133,19 +134,20 @@ def _run_serve(
 def stop_with_parent(
     fd: int, stop_timeout_s: float, parent_id: int | None = None, temporary: Path | None = None
 ) -> None:
-    """Stop this process when the process that started it has ended.
+    """Start a thread that stops this process when its parent, the process that has started it, has ended.
 
-    Linux's PR_SET_PDEATHSIG is not used, because it sends its signal already when the thread that started this process
-    ends.
+    Linux has the option PR_SET_PDEATHSIG for this purpose. It is not used, because it sends its signal when the thread
+    that started this process ends, even if the parent continues.
 
     Args:
         fd: the reading end of a pipe. The parent holds the writing end, which the operating system closes when the
-            parent ends, also by `kill -9`. A process that the parent has forked may hold the writing end, too. The
-            parent writes a byte to end this process as its own end does.
-        stop_timeout_s: how long an orderly stop may take before the process is killed.
-        parent_id: the process id of the parent. On Linux, this process then stops with the parent even if another
-            process holds the writing end of the pipe. None to wait for the end of the pipe only.
-        temporary: a directory that is removed then. Its data are not kept, so there is no orderly stop.
+            parent ends, also by `kill -9`. A process that the parent has forked may hold the writing end, too, and keep
+            it open. To stop this process while it still runs, the parent writes a byte.
+        stop_timeout_s: how many seconds an orderly stop may take before this process is killed.
+        parent_id: the process id of the parent. On Linux, this process then stops when the parent ends, even if another
+            process holds the writing end of the pipe. If it is None, this process stops only when the pipe ends.
+        temporary: the temporary data directory. Nobody needs its data after the end of the parent, so this process then
+            removes the directory and ends without an orderly stop. None if the data directory is not temporary.
     """
 
     def wait() -> None:

@@ -229,14 +229,20 @@ def _garbage_cells(one: Garbage) -> Sequence[object]:
 
 
 def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePartition]:
-    """Return the partitions of these topics in the store; all partitions if no topics are given. Fail if the store is
-    empty or a topic is missing.
+    """Return the partitions of these topics in the store; all partitions if no topics are given.
+
+    Raises:
+        UnavailableError: the store is empty, or a topic is missing.
     """
     return [one for topic in _topics(prefix, topics) for one in prefix.partitions(topic)]
 
 
 def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
-    """Return these topics; all topics in the store if none are given. Fail if the store is empty or a topic is missing."""
+    """Return these topics; all topics in the store if none are given.
+
+    Raises:
+        UnavailableError: the store is empty, or a topic is missing.
+    """
     try:
         prefix.cluster_id()
     except ObjectMissingError:
@@ -261,12 +267,18 @@ def _progress(text: str) -> None:
 
 
 def open_command_store(url: str, options: Sequence[str] | None, *, allow_http: bool) -> ObjectStore:
-    """Open the object store that the options of a command name."""
+    """Open the object store that the options of a command name, and return it.
+
+    Args:
+        url: the URL of the store.
+        options: options of the store, each as NAME=VALUE; None for none.
+        allow_http: whether a connection without TLS is allowed.
+    """
     return open_store(url, allow_http=allow_http, options=dict(pair(option) for option in options or []))
 
 
 def pair(option: str) -> tuple[str, str]:
-    """Split an option of a store, NAME=VALUE."""
+    """Split an option of a store, NAME=VALUE, and return the name and the value."""
     name, equals, value = option.partition("=")
     if not name or not equals:
         fail(f"--option {option!r} is not NAME=VALUE")

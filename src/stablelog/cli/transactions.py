@@ -66,7 +66,9 @@ def list_transactions(
 
 
 def _part_of(transactional_id: str) -> str | None:
-    """Return a text that names the joint commit of a transactional id; None if the id is not that of a child."""
+    """Return a text that names the joint commit to which a transactional id belongs; None if the id belongs to no joint
+    commit.
+    """
     child = child_of(transactional_id)
     if child is None:
         return None

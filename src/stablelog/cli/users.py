@@ -51,7 +51,7 @@ app = command_app("List, add and remove the users that log in with a password.")
 
 
 def _mechanisms(names: list[str] | None, default: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
-    """Return the mechanisms of the option `--mechanism`.
+    """Return the mechanisms that the option `--mechanism` names, each of them once; `default` if the option is missing.
 
     Raises:
         UsageError: a name is not that of a SCRAM mechanism.

@@ -37,7 +37,9 @@ class WaitingInput(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read bytes into a buffer. Return their number; 0 at the end."""
+        """Read bytes into a buffer. Return their number, which is 0 at the end of the input. Return None if the input
+        has no bytes now and does not wait for them.
+        """
         self._before_input(self._is_ready)
         return self._raw.readinto(buffer)
 
@@ -47,7 +49,14 @@ class WaitingInput(io.RawIOBase):
 
 @contextmanager
 def open_input(file: Path | None, before_input: BeforeInput) -> Iterator[IO[bytes]]:
-    """Open a file, or standard input if no file is given.
+    """Context with the opened file, or with standard input if no file is given.
+
+    Args:
+        file: the file; None for standard input.
+        before_input: called before each read that may wait for input.
+
+    Yields:
+        The input as a stream of bytes.
 
     Raises:
         UnavailableError: the process has no standard input.

@@ -26,13 +26,25 @@ def prepare_subscription(
     wait: float | None,
     instance_id: str | None,
 ) -> tuple[ClusterT, GroupReading, float | None]:
-    """Check the arguments of `Client.subscribe`. Return the cluster for the reader, the rules of the reader, and its
-    time limit in seconds. The reader has to return the cluster to the pool when it is closed.
+    """Check the arguments of `Client.subscribe`, and make what its reader needs.
+
+    Args:
+        clusters: the pool of the client.
+        topics: one name, several names, or a compiled regular expression.
+        group: the consumer group.
+        isolation: "read_committed" or "read_uncommitted".
+        start: "earliest" or "latest": where a partition without a committed offset is read from.
+        wait: seconds to wait for another record; None for no limit.
+        instance_id: the id of a static member of the group; None for a dynamic member.
+
+    Returns:
+        The cluster object, which the reader must return to the pool when it is closed; the object that has the state
+        and the steps of the reader; and the reader's time limit in seconds, None for no limit.
 
     Raises:
         TypeError: an argument has a wrong type.
-        UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation or
-            start.
+        UsageError: no topic, an invalid name, an expression with flags, an empty group or id, or an unknown isolation
+            or start.
         RefusedError: the client is closed.
     """
     names = _expression(topics) if isinstance(topics, re.Pattern) else arguments.topic_names(topics)
@@ -72,7 +84,7 @@ class BaseGroupReader(Generic[ClusterT]):
 
     Args:
         cluster: the brokers; the reader uses it alone.
-        reading: the rules of the reader.
+        reading: the state of the reader, and the steps of its calls.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
         give_back: called with the cluster when the reader is closed.
     """
@@ -151,7 +163,8 @@ class BaseGroupReader(Generic[ClusterT]):
 
 
 def reading_of(reader: object, kind: type[BaseGroupReader[Any]], bootstrap: str) -> GroupReading | None:
-    """Return the rules of the reader whose offsets a transaction commits; None if there is no such reader.
+    """Return the state and the steps (`GroupReading`) of the reader whose offsets a transaction commits; None if there
+    is no such reader.
 
     Args:
         reader: the argument `offsets_of` of the program; None if it is not given.

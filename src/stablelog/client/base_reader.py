@@ -33,7 +33,17 @@ def check_selection(
     group: str | None,
     skips_unreadable: bool = False,
 ) -> ReaderSelection:
-    """Check the arguments of `Client.read`.
+    """Check the arguments of `Client.read`, and return them as one value.
+
+    Args:
+        topics: one name or several.
+        order: must be "commit".
+        cut: whether the reader returns each transaction once, with its records of all partitions. Otherwise it reads
+            each partition separately.
+        after: where to begin: a position or its text, a commit sequence, or None for new commits only.
+        wait_s: seconds to wait for another transaction; None for no limit.
+        group: the transaction group of the topics; None to ask the broker for it.
+        skips_unreadable: whether to leave out records that cannot be decoded although their CRC is right.
 
     Raises:
         TypeError: an argument has a wrong type.
@@ -198,7 +208,11 @@ class BaseReader(Generic[ClusterT]):
             self._restart()
 
     def _current_steps(self) -> tuple[ClusterT, Steps[None]]:
-        """Return the cluster and the running steps; begin them if none are running.
+        """Return the steps that read transactions, and the cluster object that runs them. If no steps are running,
+        begin new ones at the position of the reader.
+
+        Returns:
+            The cluster object, which the reader has borrowed from the pool, and the running steps.
 
         Raises:
             UsageError: the reader is closed, or was begun in another process.
@@ -227,7 +241,8 @@ class BaseReader(Generic[ClusterT]):
             self._check_open()
 
     def _take_item(self, given: ReaderItem) -> bool:
-        """Store the transaction of an item for the program. Return whether the item has one.
+        """Store the transaction of an item of the steps, so that the next call of the program gets it. Return True if
+        the item has a transaction, and False if none came within the time limit.
 
         Raises:
             UsageError: the reader was closed meanwhile.
@@ -250,7 +265,9 @@ class BaseReader(Generic[ClusterT]):
         return given.transaction
 
     def _record_count(self, place: int) -> int:
-        """Return the number of records of a transaction that the program has not got; `place` 0 is the next one."""
+        """Return the number of records of a transaction that was read and that the program has not got yet. `place`
+        counts these transactions from 0, which is the next one that the program gets.
+        """
         transaction = self._given[place].transaction
         assert transaction is not None
         return len(transaction.records)

@@ -49,8 +49,8 @@ class BufferPool:
         return made
 
     def _keep_buffer(self, made: bytearray) -> None:
-        """Add a buffer to the pool. If the pool is then too large, remove its oldest buffers; Python frees them after
-        their last use.
+        """Add a new buffer to the pool. If the buffers of the pool then have more than `size_max` bytes, remove the
+        oldest ones from the pool. Python frees a removed buffer after its last use.
         """
         self.kept.append(made)
         while len(self.kept) > 1 and sum(map(len, self.kept)) > self._size_max:

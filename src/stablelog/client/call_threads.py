@@ -35,7 +35,9 @@ class CallThreads:
         self._thread_count = 0
 
     def start_call(self, function: Callable[[], Any]) -> "Future[Any]":
-        """Start the call of a function in a thread, and return a future of its result. Never waits."""
+        """Start the call of a function in a thread, and return a future of its result. This method never waits: if no
+        thread is free, the call begins later.
+        """
         future: Future[Any] = Future()
         with self._lock:
             self._waiting.append((future, function))
@@ -48,7 +50,7 @@ class CallThreads:
         """Call a function in a thread, and return its result. Wait at most `limit_s` seconds.
 
         Raises:
-            TimeoutError: the function did not return in time. Its thread is left behind.
+            TimeoutError: the function did not return in time. It runs on in its thread, and its result is dropped.
         """
         future = self.start_call(function)
         try:

@@ -13,7 +13,7 @@ IDLE_MAX: Final = 32  # maximum of unused clusters whose connections are kept op
 
 
 class PooledCluster(Protocol):
-    """A cluster object of a shell: `BlockingCluster` or `AsyncCluster`."""
+    """A cluster object of the blocking client (`BlockingCluster`) or of the asyncio client (`AsyncCluster`)."""
 
     core: core.Cluster
 
@@ -51,7 +51,8 @@ class ClusterPool(Generic[ClusterT]):
         self.bootstrap = self.idle[0].bootstrap
 
     def lend_cluster(self) -> ClusterT:
-        """Lend a cluster object to one transaction or reader. Make one if the pool is empty.
+        """Return a cluster object that only one transaction or reader uses until it calls `return_cluster`. Make one if
+        the pool is empty.
 
         Raises:
             RefusedError: the pool is closed.

@@ -34,7 +34,9 @@ def keys_of(client: Client | AsyncClient) -> WriterKeyPool:
 
 
 def reading_of(reader: GroupReader | AsyncGroupReader) -> GroupReading:
-    """Return the rules of a reader of a consumer group."""
+    """Return the object of `client.core` that has the state of a reader of a consumer group, and the steps of its
+    calls.
+    """
     return reader._reading
 
 
@@ -44,7 +46,7 @@ def is_in_use(reader: BaseReader[Any] | BaseGroupReader[Any]) -> bool:
 
 
 def writing_of(txn: Transaction | AsyncTransaction) -> Writing:
-    """Return the rules of a transaction."""
+    """Return the object of `client.core` that has the state of a transaction, and the steps of its calls."""
     return txn._writing
 
 
@@ -54,7 +56,9 @@ def flush(txn: Transaction) -> None:
 
 
 def flush_soon(txn: AsyncTransaction) -> Awaitable[None]:
-    """Do the same as `flush` in the asyncio client, when the result is awaited."""
+    """Return an awaitable that does the same as `flush` in the asyncio client: it sends all records written so far, and
+    waits until the broker has acknowledged them. Nothing is sent before it is awaited.
+    """
     return txn._run_in_turn(txn._writing.flush)
 
 

@@ -32,10 +32,11 @@ class OneCall:
         return self._running
 
     def lock_after_call(self) -> threading.Lock:
-        """Return the lock for a call that waits for the end of the running call, such as `close`.
+        """Return the lock for a call, such as `close`, that waits until the running call has ended. The caller enters
+        it by `with`.
 
         Raises:
-            UsageError: a signal handler has interrupted the running call, which cannot end before it.
+            UsageError: a signal handler calls this, and has interrupted the running call, which would never end.
         """
         if self._running.locked() and self._thread == threading.get_ident():
             raise self._in_use()

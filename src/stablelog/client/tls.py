@@ -87,7 +87,10 @@ def _load_keys(context: ssl.SSLContext, tls: TlsSettings) -> None:
 def connection_error(
     address: str, security: SecuritySettings, error: OSError
 ) -> UnavailableError | AuthenticationError:
-    """Return the error for a connection that cannot be opened, or whose TLS handshake has failed."""
+    """Return the error for the program whose connection to a broker cannot be opened: an AuthenticationError if client
+    and broker do not accept each other's certificates, otherwise an UnavailableError. `error` is the error of the
+    connection or of the TLS handshake.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return AuthenticationError(ErrorCode.invalid_config, f"{address}: {_verification(error)}")
     if isinstance(error, ssl.SSLError):

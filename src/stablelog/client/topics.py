@@ -57,7 +57,7 @@ class ListedOffset(NamedTuple):
 
 
 def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by topic, in the form of Kafka's requests."""
+    """Return for each topic the numbers of its partitions among `targets`, as Kafka's requests group them."""
     found: dict[str, list[int]] = defaultdict(list)
     for topic, partition in targets:
         found[topic].append(partition)
@@ -111,8 +111,11 @@ def read_topics(response: Any, bootstrap: str) -> dict[str, TopicDescription]:
 
 
 def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
-    """Build the ListOffsets request for partitions of one leader. `specs` has a timestamp or a special value by
-    partition.
+    """Build the ListOffsets request for partitions of one leader.
+
+    Args:
+        specs: for each partition the timestamp in ms whose offset is sought, or a special value such as EARLIEST.
+        isolation: read_committed or read_uncommitted.
     """
     # Version 8 is the first that has EARLIEST_LOCAL.
     version = 8 if EARLIEST_LOCAL in specs.values() else 7
@@ -134,7 +137,9 @@ def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
 
 
 def epoch_request(leader_epochs: Mapping[TopicPartition, int]) -> Any:
-    """Build the OffsetForLeaderEpoch request for one leader epoch of each of these partitions of one leader."""
+    """Build the OffsetForLeaderEpoch request for partitions of one leader. `leader_epochs` has, for each partition, the
+    leader epoch whose end offset is sought.
+    """
     from kio.schema.offset_for_leader_epoch.v4.request import (
         OffsetForLeaderEpochRequest,
         OffsetForLeaderPartition,
@@ -157,7 +162,11 @@ def epoch_request(leader_epochs: Mapping[TopicPartition, int]) -> Any:
 
 
 def read_offsets(response: Any) -> tuple[dict[TopicPartition, ListedOffset], dict[TopicPartition, ErrorCode]]:
-    """Return the offsets in a ListOffsets response, and the error code of each partition without an offset."""
+    """Read a ListOffsets response.
+
+    Returns:
+        The offset of each partition that has one in the response, and the error code of each partition that has none.
+    """
     found, refused = {}, {}
     for topic in response.topics:
         for partition in topic.partitions:

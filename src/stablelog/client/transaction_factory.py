@@ -43,14 +43,18 @@ class TransactionFactory(Generic[ClusterT]):
         on_end: "Callable[[Outcome], None]",
         reading: "GroupReading | None" = None,
     ) -> "tuple[ClusterT, Writing]":
-        """Begin a transaction. Return the cluster object that runs its steps, and the rules of the transaction.
+        """Begin a transaction.
 
         Args:
             group: the transaction group of the topics; empty for the default group.
             timeout_s: seconds until an open transaction is aborted.
-            now: seconds of the shell's clock.
+            now: the present time, in seconds of the clock of the code that runs the steps.
             on_end: called once with the outcome of the transaction. Other transactions may then use the cluster object.
             reading: the reader whose offsets the transaction commits; None for none.
+
+        Returns:
+            The cluster object that runs the steps of the transaction, and the object that has the transaction's state
+            and steps.
 
         Raises:
             TypeError: the timeout or the group has a wrong type.
@@ -85,8 +89,9 @@ class TransactionFactory(Generic[ClusterT]):
 
 
 def _maker(reading: "GroupReading | None") -> "Callable[..., Writing]":
-    """Return the class of the transaction: with or without offsets of a reader. The module is imported only now,
-    because a program that only reads does not need it.
+    """Return the function that makes the transaction: a `GroupWriting` if the transaction commits the offsets of a
+    reader (`reading`), otherwise a `Writing`. The module is imported only now, because a program that only reads does
+    not need it.
     """
     if reading is None:
         from stablelog.client.core.writing import Writing

@@ -49,7 +49,8 @@ def error_response(frame: bytes, code: ErrorCode) -> bytes | None:
         code: the error.
 
     Returns:
-        None if the client expects no response to this request: to a Produce request with acks=0.
+        The response. None if the client expects no response to this request, because it is a Produce request with
+        acks=0.
     """
     api_key, version, correlation_id = PREFIX.unpack_from(frame)
     api = Api(api_key, version, version)  # request and response stay in the version of the client
@@ -103,7 +104,9 @@ def _entity(kind: Any) -> type:
 
 
 def _filled(response_class: type, request: Any, code: ErrorCode) -> Any:
-    """Return a message of this class that reports the error for a request or one of its entries."""
+    """Return a message of the class `response_class` that reports the error `code` for a request, or for one entry of a
+    request.
+    """
     content: dict[str, Any] = {}
     for field in dataclasses.fields(response_class):
         entity = entity_in(field.type)
@@ -128,7 +131,16 @@ def _default(kind: Any) -> Any:
 
 
 def _entries(request: Any, name: str) -> tuple[Any, ...]:
-    """Return the entries of a request to which the entries of the response's field `name` belong."""
+    """Return the entries of a request for which a response has one entry each.
+
+    Args:
+        request: the request, or an entry of it.
+        name: the name of the response's field with the entries.
+
+    Returns:
+        The entries of the request's field of the same name; if there is no such field, of its first field with entries.
+        The tuple is empty if the request has no entries.
+    """
     arrays = {
         field.name: getattr(request, field.name) or ()
         for field in dataclasses.fields(request)

@@ -197,7 +197,13 @@ class _ProxiedConnection:
             self._deliver(frame, [_AwaitedResponse(correlation_id, fault, is_swallowed=True)])
 
     def _deliver(self, frame: bytes | None, awaited: list[_AwaitedResponse]) -> None:
-        """Record the responses that are due, and send a request to the broker."""
+        """Add the responses that this request will have to those that the proxy awaits, and then send the request to
+        the broker.
+
+        Args:
+            frame: the request; None if the broker is not to get it.
+            awaited: the responses that the proxy has to pass to the client for it.
+        """
         with self._changed:
             self._awaited.extend(awaited)
         if frame is not None:
@@ -234,7 +240,7 @@ class _ProxiedConnection:
                 self._client.sendall(LENGTH.pack(len(awaited.local)) + awaited.local)
 
     def _end(self, awaited: _AwaitedResponse) -> None:
-        """Close both connections instead of passing a response on."""
+        """Close both connections, of the client and to the broker, instead of passing the response `awaited` on."""
         assert awaited.fault is not None
         awaited.fault.add_happened()
         self.close()

@@ -91,7 +91,13 @@ class Fault:
         self._released.set()
 
     def take_request(self, api_key: int, client_id: str | None) -> bool:
-        """Return whether the fault applies to a request. If so, the request counts as one of its `count` requests."""
+        """Return True if the fault applies to a request. The request then counts as one of the `count` requests of the
+        fault, so that the fault applies to fewer later ones.
+
+        Args:
+            api_key: the API of the request.
+            client_id: the client id in the request.
+        """
         if api_key != self.api or self._taken >= self.count or client_id == OWN_CLIENT_ID:
             return False
         if self.client_id is not None and client_id != self.client_id:
@@ -167,7 +173,12 @@ class Faults:
         return fault
 
     def take_fault(self, api_key: int, client_id: str | None) -> Fault | None:
-        """Count a request, and return the fault that applies to it; None if none does."""
+        """Count a request, and return the fault that applies to it; None if none does.
+
+        Args:
+            api_key: the API of the request.
+            client_id: the client id in the request. Requests of the test tools themselves are not counted.
+        """
         with self._lock:
             if client_id != OWN_CLIENT_ID:
                 self._counts[api_key] = self._counts.get(api_key, 0) + 1

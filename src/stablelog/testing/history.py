@@ -108,7 +108,13 @@ def _check_values(transactions: Sequence[WrittenTransaction], seen: Mapping[byte
 
 
 def _check_order(reads: Mapping[int, Read], transactions: Sequence[WrittenTransaction]) -> Iterator[str]:
-    """Check that offsets rise, and that each writer's records in a partition are in the order of its writes."""
+    """Yield a description of each contradiction in the order of the records: an offset that is not greater than the one
+    read before it, or a record of a writer that comes in its partition after a record that the same writer wrote later.
+
+    Args:
+        reads: by partition, the offsets and values that a reader got after the end of all writes.
+        transactions: the transactions, those of each writer in the order of its writes.
+    """
     places: dict[bytes, tuple[str, int]] = {}
     for number, txn in enumerate(transactions):
         for value in txn.values:
@@ -139,8 +145,13 @@ def _check_watermarks(watermarks: Mapping[int, Sequence[tuple[int, int]]]) -> It
 def _check_live(
     live: Mapping[int, Sequence[Seen]], reads: Mapping[int, Read], transactions: Sequence[WrittenTransaction]
 ) -> Iterator[str]:
-    """Check that no record was read before its commit was requested, and that a reader during the writes got the same
-    records as a reader after the writes.
+    """Yield a description of each contradiction in the reads during the writes: a record that was read before its
+    commit was requested, or a difference from what a reader got after the end of all writes.
+
+    Args:
+        live: by partition, the records that a reader got during the writes.
+        reads: by partition, the offsets and values that a reader got after the end of all writes.
+        transactions: the transactions, with the time at which the commit of each was requested.
     """
     asked_s = {value: txn.commit_asked_s for txn in transactions for value in txn.values}
     for partition, seen in live.items():
@@ -173,8 +184,12 @@ def _differences(partition: int, then: Read, now: Read) -> Iterable[str]:
 def _check_acknowledged(
     acknowledged: Mapping[bytes, tuple[int, int]], everything: Mapping[int, Read]
 ) -> Iterator[str]:
-    """Check that each acknowledged record is in the log once, at its acknowledged offset, also if its transaction was
-    aborted.
+    """Yield a description of each acknowledged record that is not in the log at its acknowledged offset, and of each
+    record that is stored more than once. The record must be there even if its transaction was aborted.
+
+    Args:
+        acknowledged: for each acknowledged value, the acknowledged partition and offset.
+        everything: by partition, the offsets and values of a read-uncommitted reader; empty to skip the check.
     """
     if not everything:
         return

@@ -43,7 +43,9 @@ FAULT_CODES = {403: "AccessDenied", 409: "ConditionalRequestConflict"}  # By the
 
 
 def _up_to(key: str, prefix: str, delimiter: str) -> str:
-    """Return a key up to the first delimiter after the prefix, as a listing with a delimiter shows it."""
+    """Return the part of a key that a listing with a delimiter shows: up to the first delimiter after the prefix, and
+    with this delimiter. For example, the key "a/b/c" with the prefix "a/" and the delimiter "/" is shown as "a/b/".
+    """
     name, found, _ = key.removeprefix(prefix).partition(delimiter)
     return prefix + name + found
 
@@ -117,7 +119,9 @@ class S3:
         self._faults.clear()
 
     def hold(self, hold: S3Hold) -> S3Hold:
-        """Stop one of the next requests of a kind until the test lets it go on. Return the hold."""
+        """Stop one of the next requests of a kind until the test lets it continue. Return `hold`, by which the test
+        waits for the request and decides about it.
+        """
         self._holds.append(hold)
         return hold
 
@@ -149,8 +153,11 @@ class S3:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def handle(self, request: S3Request) -> tuple[S3Response | None, int | None]:
-        """Handle a request. Return the answer (None for no answer), and the number of bytes after which the answer ends
-        early (None for the whole answer).
+        """Handle a request.
+
+        Returns:
+            The answer, or None if the server sends no answer; and the number of bytes after which the answer ends
+            early, or None if the whole answer is sent.
         """
         kind = request.kind
         self.counts[kind] += 1
@@ -248,7 +255,9 @@ class S3:
         return S3Response(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), XML)
 
     def _etag_of(self, key: str) -> str:
-        """Return the ETag of an object. It is computed once for each content, because ranges of large objects are read."""
+        """Return the ETag of an object. It is computed once for each content, because the client reads many ranges of a
+        large object, and each response has the ETag.
+        """
         content = self.objects[key]
         known = self._etags.get(key)
         if known is None or known[0] is not content:
@@ -350,7 +359,10 @@ class S3:
         del self._conversations[task]
 
     async def _answer(self, request: S3Request) -> tuple[S3Response | None, int | None]:
-        """Handle a request as `handle` does, and stop it if a test wants to hold it."""
+        """Handle a request as `handle` does, and return the same: the answer, and the number of bytes after which it
+        ends early. If a test holds the request, wait until the test lets it continue. If the test drops it instead,
+        return None twice.
+        """
         hold = self._hold_of(request.kind, request.key)
         if hold is not None and not hold.is_applied and not await hold.stop_request(request.key):
             return None, None
@@ -402,7 +414,15 @@ def _bound(port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def serve_s3(bucket: str = "bucket", *, delay_s: float = 0.0) -> Iterator[S3]:
-    """Run an S3 server in a thread of this process until the `with` block ends."""
+    """Context with an S3 server, which runs in a thread of this process until the `with` block ends.
+
+    Args:
+        bucket: the name of the bucket.
+        delay_s: the delay before each request is handled, in seconds.
+
+    Yields:
+        The state of the server, by which a test controls it.
+    """
     s3 = S3(bucket, delay_s=delay_s)
     is_up = threading.Event()
     stops: list[Callable[[], object]] = []

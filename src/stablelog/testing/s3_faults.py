@@ -14,8 +14,8 @@ class S3Fault:
     Attributes:
         kind: `put`, `get`, `head`, `delete`, `list`, `begin`, `part`, `complete` or `abort`. The last four are the
             requests of multipart uploads.
-        key: a regular expression of which a part of the request's key must be a match.
-        status: the status of the answer; 0 for no answer: the connection is closed.
+        key: a regular expression. The fault applies to requests whose key contains a match.
+        status: the HTTP status of the answer. With 0 there is no answer: the connection is closed.
         is_applied: whether the server applies the request before it answers with the fault.
         code: the code in the answer, such as `ExpiredToken`; empty for the usual one of the status.
         cut_size: bytes of the body after which the answer ends; None for the whole answer, as without a fault.
@@ -80,12 +80,16 @@ class S3Hold:
         self._loop.call_soon_threadsafe(self.decide, goes_on)
 
     def decide(self, goes_on: bool) -> None:
-        """Decide whether the request continues, unless that was decided before. Runs in the event loop of the server."""
+        """Decide whether the request continues (`goes_on`) or its connection is closed. The first decision counts. Runs
+        in the event loop of the server.
+        """
         if self._goes_on is not None and not self._goes_on.done():
             self._goes_on.set_result(goes_on)
 
     async def stop_request(self, key: str) -> bool:
-        """Stop the request of this key until the test decides. Return whether it continues."""
+        """Stop the request of this key until the test decides. Return True if the request continues, and False if the
+        server has to close the connection without an answer.
+        """
         self._loop = asyncio.get_running_loop()
         self._goes_on = self._loop.create_future()
         self._stopped_key = key

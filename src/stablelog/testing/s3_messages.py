@@ -74,7 +74,9 @@ def error_answer(status: int, code: str, key: str = "") -> S3Response:
 async def read_request(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: S3Link
 ) -> S3Request | None:
-    """Read the next request of a connection, at the speed of the link; None at the end of the connection."""
+    """Read the next request of a connection, at the speed of the link, and return it; None at the end of the
+    connection.
+    """
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:

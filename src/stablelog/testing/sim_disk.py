@@ -54,7 +54,7 @@ class SimFile:
         self._disk.call(what, self.path)
 
     def append(self, *buffers: Buffer) -> int:
-        """Write the buffers at the end of the file. Return the position of the first byte."""
+        """Write the buffers at the end of the file. Return the position of their first byte in the file."""
         if self._failed is not None:
             raise DiskError(
                 f"{self.path} takes no writes after a failed one",
@@ -101,7 +101,7 @@ class SimFile:
         """Do nothing: all bytes are in memory."""
 
     def populate(self, view: memoryview) -> bool:
-        """Raise the error that the disk's `fault` returns for this call, if any. All bytes are in memory already."""
+        """Raise the error that the disk's `fault` returns for this call, if any. Else return True."""
         self._call("reading")
         return True
 
@@ -184,7 +184,7 @@ class SimDisk:
 
     @contextlib.contextmanager
     def effect(self, what: str, path: Path) -> Iterator[None]:
-        """Count an operation that changes something. The body of the `with` statement makes the change.
+        """Context for an operation that changes something: it counts the operation, and its body makes the change.
 
         If the operation fails, the body does not run. With `fails_late`, the body runs, and the operation fails after
         it.
@@ -304,13 +304,13 @@ class SimDisk:
         return self._inode(path, "reading").durable
 
     def damage(self, path: Path, content: bytes) -> None:
-        """Replace the bytes of a file, as a disk that corrupts durable data."""
+        """Replace the durable bytes of a file, as if the disk had corrupted them."""
         inode = self._inode(path, "reading")
         inode.content[:] = content
         inode.durable = bytes(content)
 
     def lose(self, path: Path) -> None:
-        """Remove a file, as a disk that loses a durable name."""
+        """Remove a file, as if the disk had lost its durable name."""
         home = self._home(path, "removing")
         home.names.pop(path.name, None)
         home.durable.pop(path.name, None)
@@ -318,7 +318,7 @@ class SimDisk:
     # -- the interface of env.disk -----------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> SimFile:
-        """Open a file for reading and appending."""
+        """Open a file for reading and appending, and return it. With `create`, a missing file is made first."""
         self.call("opening", path)
         home = self._home(path, "opening")
         if create and path.name not in home.names:

@@ -95,7 +95,7 @@ class SimObjects:
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Advance the simulated time. Apply the delayed writes that are due by then."""
+        """Advance the simulated time by some seconds. Apply the delayed writes that are due by then."""
         self._now_s += seconds
         due = sorted((late for late in self._late if late.due_s <= self._now_s), key=lambda late: late.due_s)
         self._late = [late for late in self._late if late.due_s > self._now_s]
@@ -147,7 +147,9 @@ class SimObjects:
         return found
 
     def list_after(self, directory: str, after: str) -> Iterator[StoredObject]:
-        """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
+        """Return an iterator of the objects whose keys begin with `directory/` and are greater than `after`, in the
+        order of their keys.
+        """
         self._read("list_after", directory)
         return iter(
             StoredObject(key, len(content), round(self.written_s.get(key, 0.0) * 1000))
@@ -156,7 +158,9 @@ class SimObjects:
         )
 
     def directories(self, directory: str) -> Iterator[str]:
-        """Return the names of the directories in a directory."""
+        """Return an iterator of the names of the directories that are directly in a directory, without its path. An
+        empty `directory` stands for the whole store.
+        """
         self._read("directories", directory)
         start = f"{directory}/" if directory else ""
         rest = (key.removeprefix(start) for key in self.objects if key.startswith(start))
@@ -216,7 +220,16 @@ class SimObjects:
         return apply()
 
     def _begin(self, call: str, key: str) -> bool:
-        """Begin a request. Return whether the machine of the caller is to stop during it."""
+        """Begin a request: advance the time, and let the test act first. Return True if the machine of the caller is to
+        stop during this request, and False otherwise.
+
+        Args:
+            call: the name of the request.
+            key: the key of the request.
+
+        Raises:
+            RejectedError: the store rejects all requests now.
+        """
         self.sleep(self._random.expovariate(1 / self.faults.latency_s) if self.faults.latency_s else 0.0)
         self.between(call, key)
         if self.is_rejecting:

@@ -14,8 +14,8 @@ class Inode:
     durable: bytes = b""
 
     def after_crash(self, chance: random.Random) -> bytes:
-        """Return the bytes after a crash: the durable ones, and a random subset of the other pages. Each page may be
-        cut at any byte.
+        """Return the bytes of the file after a crash: the durable bytes, and a random subset of the other pages. Each
+        of these pages may be cut at any byte.
         """
         durable, content = self.durable, bytes(self.content)
         if content[: len(durable)] != durable:

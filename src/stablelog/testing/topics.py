@@ -28,6 +28,12 @@ def fresh_name(name: str) -> str:
 def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[str, object]) -> None:
     """Create a topic, and return when clients see it.
 
+    Args:
+        bootstrap: the address of the broker.
+        name: the name of the topic.
+        partitions: the number of its partitions.
+        settings: settings of the topic by their names.
+
     Raises:
         RefusedError: the broker refuses the topic; the message says why.
         UnavailableError: no response within the deadline.

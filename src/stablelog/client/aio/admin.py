@@ -38,7 +38,9 @@ class AdminArea:
         return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
 
     async def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Run steps with a cluster object of the pool. All their requests together must end before the deadline."""
+        """Run steps with a cluster object of the pool, and return their result. All requests of the steps together must
+        end before the deadline.
+        """
         self._check_loop()
         cluster = self._clusters.lend_cluster()
         try:
@@ -51,7 +53,9 @@ class AdminArea:
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
 ) -> Callable[Concatenate[AdminArea, P], Coroutine[Any, Any, ResultT]]:
-    """Make a method of an area from steps whose first argument is a cluster."""
+    """Return a method of an area of administration. The method calls the function `steps` with a cluster object of the
+    pool as its first argument, runs the steps that it returns, and returns their result.
+    """
 
     @wraps(steps)
     async def call(area: AdminArea, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:

@@ -9,8 +9,11 @@ from stablelog.errors import OutcomeUnknownError
 
 
 async def to_the_end(work: Coroutine[Any, Any, Result], cancel: Callable[[], None]) -> Result:
-    """Wait until `work` has ended, even if this task is cancelled. On a cancellation, call `cancel`, which makes `work`
-    end soon.
+    """Wait until `work` has ended, even if this task is cancelled, and return its result.
+
+    Args:
+        work: the work.
+        cancel: called when this task is cancelled; it makes `work` end soon.
 
     Raises:
         asyncio.CancelledError: this task was cancelled. `work` has ended, with a result or an error. Its cause is an

@@ -80,7 +80,9 @@ class StreamConnection(BrokerConnection):
         return self._is_of_parent or self._writer.transport.is_closing()
 
     async def send(self, pieces: list[Buffer], limit_s: float | None = None) -> None:
-        """Send all pieces. Raises OSError, also after `limit_s` seconds."""
+        """Send all pieces. Raises OSError if the connection breaks, or if the broker has not taken all of them after
+        `limit_s` seconds.
+        """
         self._writer.writelines(pieces)
         await self._within_limit(self._writer.drain(), limit_s)
 
@@ -108,12 +110,14 @@ class StreamConnection(BrokerConnection):
 
 
 async def _beside(function: Callable[[], Any]) -> Any:
-    """Call a function that may block, in a thread. If this task is cancelled, the thread continues alone."""
+    """Call a function that may block, in a thread of its own, and return its result. If this task is cancelled, the
+    thread runs on alone, and its result is dropped.
+    """
     return await asyncio.wrap_future(shared_threads.start_call(function))
 
 
 async def _connect(host: str, port: int, limit_s: float) -> socket.socket:
-    """Connect to one of the addresses of a host. Raises OSError."""
+    """Connect to one of the addresses of a host within `limit_s` seconds, and return the socket. Raises OSError."""
     addresses = numeric_addresses(host, port)
     if addresses is None:
         addresses = await _beside(lambda: look_up_addresses(host, port))
@@ -231,7 +235,9 @@ class AsyncCluster:
         return self.core.bootstrap
 
     async def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> BrokerConnection:
-        """Open a connection to a broker. `probe` has the meaning of `steps.Open.probe`."""
+        """Open a connection to the broker at this address, and return it. `probe` has the meaning of
+        `steps.Open.probe`: None for an ordinary connection with a login.
+        """
         security = self.core.security if probe is None else PROBES[probe]
         return await open_stream(
             address, self._timeout_s, security, client_id=self._client_id, limit_s=self._limit_s()
@@ -266,13 +272,18 @@ class AsyncCluster:
             self._pausing.set_result(None)
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """Run steps that emit no items. Return their result."""
+        """Run steps that emit no items to their end, and return their result."""
         ended, result = await self.advance(steps)
         assert ended, "these steps give items"
         return result  # type: ignore[no-any-return]
 
     async def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run steps until they emit an item or end. Return whether they have ended, with the item or their result."""
+        """Run steps until they emit an item or end.
+
+        Returns:
+            (False, the item) if the steps have emitted an item: the next call runs them on. (True, the result of the
+            steps) if they have ended.
+        """
         answer: Any = None
         failure: BaseException | None = None
         try:
@@ -295,7 +306,7 @@ class AsyncCluster:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 
     async def perform(self, effect: Effect) -> Any:
-        """Carry out one effect, and return its result."""
+        """Carry out one effect, such as sending bytes, and return the result that the steps wait for."""
         match effect:
             case Receive(connection, size):
                 assert isinstance(connection, StreamConnection)
@@ -332,7 +343,7 @@ class AsyncCluster:
             raise UnavailableError("a login has not ended in time") from error
 
     async def _cancellable(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await work that `end_waits` can cancel.
+        """Await work that `end_waits` can cancel, and return its result.
 
         Raises:
             UnavailableError: `end_waits` has cancelled the work.

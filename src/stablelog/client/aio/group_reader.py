@@ -29,7 +29,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
 
     Args:
         cluster: the brokers; the reader uses it alone.
-        reading: the rules of the reader.
+        reading: the state of the reader, and the steps of its calls.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
         give_back: called with the cluster when the reader is closed.
         check_loop: raises UsageError in an event loop that is not that of the client.

@@ -61,8 +61,9 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
         comes within the reader's time limit. `position` is after the last batch that the program has got.
 
         Args:
-            max_records: the maximum number of records.
-            max_wait: for how many seconds a batch waits for more transactions; 0 for those that are there.
+            max_records: the maximum number of records in a batch.
+            max_wait: for how many seconds a batch waits for more transactions. With 0, it contains only the
+                transactions that are available without a wait.
 
         Raises:
             TypeError: an argument has a wrong type.
@@ -110,7 +111,9 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
     aclose = close  # the name that `contextlib.aclosing` calls
 
     async def _read(self) -> bool:
-        """Read one more transaction. Return False if none came within the time limit."""
+        """Read one more transaction. Return True if there is one, and False if none came within the reader's time
+        limit.
+        """
         cluster, steps = self._current_steps()
         try:
             _, given = await to_the_end(cluster.advance(steps), cluster.cancel)

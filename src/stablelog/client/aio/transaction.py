@@ -228,8 +228,8 @@ class AsyncTransaction:
         await self._end(self._writing.abort)
 
     async def _end(self, steps: Callable[[], Steps[Result]]) -> Result:
-        """Run steps after all earlier writes. If this task is cancelled, also while it waits for these writes, abort
-        the transaction.
+        """Run the steps that end the transaction after all earlier writes, and return their result. If this task is
+        cancelled, also while it waits for these writes, abort the transaction.
         """
         self._check_caller()
         has_turn = False
@@ -253,7 +253,9 @@ class AsyncTransaction:
             )
 
     async def _run_or_abort(self, steps: Callable[[], Steps[Result]]) -> Result:
-        """Run steps. If this task is cancelled, abort the transaction, unless its commit was requested."""
+        """Run steps, and return their result. If this task is cancelled, abort the transaction, unless its commit was
+        requested.
+        """
         try:
             return await self._run_in_turn(steps)
         except asyncio.CancelledError as cancelled:
@@ -268,8 +270,8 @@ class AsyncTransaction:
         await self._run_in_turn(lambda: self._writing.end_with_block(error))
 
     async def _run_in_turn(self, steps: Callable[[], Steps[Result]]) -> Result:
-        """Run the steps of one call when no other steps of this transaction run. A cancelled call ends soon, but not
-        before its steps have ended.
+        """Run the steps of one call when no other steps of this transaction run, and return their result. A cancelled
+        call ends soon, but not before its steps have ended.
 
         Args:
             steps: returns steps of `writing`.

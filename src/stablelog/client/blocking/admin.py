@@ -35,7 +35,9 @@ class AdminArea:
         return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
 
     def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Run steps with a cluster object of the pool. All their requests together must end before the deadline."""
+        """Run steps with a cluster object of the pool, and return their result. All requests of the steps together must
+        end before the deadline.
+        """
         cluster = self._clusters.lend_cluster()
         try:
             return cluster.run(cluster.core.run_until_deadline(steps(cluster.core)))
@@ -46,7 +48,9 @@ class AdminArea:
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
 ) -> Callable[Concatenate[AdminArea, P], ResultT]:
-    """Make a method of an area from steps whose first argument is a cluster."""
+    """Return a method of an area of administration. The method calls the function `steps` with a cluster object of the
+    pool as its first argument, runs the steps that it returns, and returns their result.
+    """
 
     @wraps(steps)
     def call(area: AdminArea, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:

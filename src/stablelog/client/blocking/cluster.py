@@ -39,22 +39,30 @@ CoreT_co = TypeVar("CoreT_co", covariant=True)
 
 
 class Shell(Protocol[CoreT_co]):
-    """An object of the blocking client that runs the steps of an object of `client.core`."""
+    """An object of the blocking client that holds an object of `client.core`, runs the steps of this object, and
+    carries out their I/O.
+    """
 
     @property
     def core(self) -> CoreT_co:
         """The object of `client.core` whose steps it runs."""
 
     def run(self, steps: Steps[ResultT]) -> ResultT:
-        """Run steps that emit no items. Return their result."""
+        """Run steps that emit no items to their end, and return their result."""
 
 
 def blocking(
     steps: Callable[Concatenate[CoreT, P], Steps[ResultT]],
 ) -> Callable[Concatenate[Shell[CoreT], P], ResultT]:
-    """Make a blocking function from steps whose first argument is an object of `client.core`, such as
-    `core.cluster.Cluster`. The first argument of the blocking function is the shell of that object. All else, also
-    errors and docstring, is the same.
+    """Return a blocking function for a function of `client.core` that returns steps.
+
+    Args:
+        steps: a function whose first argument is an object of `client.core`, such as `core.cluster.Cluster`.
+
+    Returns:
+        A function that runs the steps to their end, and returns their result. Its first argument is the object of the
+        blocking client that holds the object of `client.core` (its *shell*). Other arguments, errors and docstring are
+        those of `steps`.
     """
 
     @wraps(steps)
@@ -136,7 +144,9 @@ class BlockingCluster(BlockingRunner):
         return self.core.deadline_s
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
-        """Open a connection that only the caller uses and closes. `probe` has the meaning of `steps.Open.probe`."""
+        """Open a connection that only the caller uses and closes, and return it. `probe` has the meaning of
+        `steps.Open.probe`: None for an ordinary connection with the security settings of the cluster.
+        """
         security = self.core.security if probe is None else PROBES[probe]
         return SocketConnection(
             address,
@@ -155,12 +165,13 @@ class BlockingCluster(BlockingRunner):
         self.core.close()
 
     def retrying(self, what: str, attempt: Callable[[], Result], deadline_s: float | None = None) -> Result:
-        """Call `attempt` until it succeeds, fails with an error that no retry can resolve, or the deadline has passed.
+        """Call `attempt` until it succeeds, and return its result. Give up when it fails with an error that no retry
+        can resolve, or when the deadline has passed.
 
         Args:
             what: names the work in messages: "listing offsets".
             attempt: called again if it raises an error for which `responses.is_retriable` is true.
-            deadline_s: replaces the cluster's deadline.
+            deadline_s: the number of seconds until the deadline; None for the deadline of the cluster.
 
         Raises:
             UnavailableError: the deadline has passed; the message has the last failure.
@@ -236,7 +247,7 @@ class BlockingCluster(BlockingRunner):
 
 
 def _own(connection: CoreConnection) -> SocketConnection:
-    """Return the connection as one of this shell: `BlockingCluster.open_connection` has opened it."""
+    """Return the same connection as a SocketConnection: `BlockingCluster.open_connection` has opened it."""
     assert isinstance(connection, SocketConnection)
     return connection
 

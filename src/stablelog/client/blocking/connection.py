@@ -135,7 +135,13 @@ class SocketConnection(core.BrokerConnection):
         return run(self.request_unchanged_steps(request, response_class))
 
     def send(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> None:
-        """Send an encoded request without waiting for the response. Its body may be in several pieces.
+        """Send an encoded request without waiting for the response.
+
+        Args:
+            api_key: the API of the request.
+            version: the version in which the request is encoded.
+            pieces: the body of the request, which may be in several pieces.
+            flexible: whether this version is flexible; then the header of the request has tagged fields.
 
         Raises:
             UnavailableError: the request could not be sent completely. The broker may have carried it out.
@@ -156,7 +162,9 @@ class SocketConnection(core.BrokerConnection):
     # --- the socket ---
 
     def _limit(self, limit_s: float | None) -> float:
-        """Set the timeout of the socket: `limit_s`, but at most the timeout of the connection. Return it."""
+        """Set the timeout of the socket to `limit_s` seconds, but at most to the timeout of the connection. Return the
+        timeout that was set, in seconds.
+        """
         limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         if limit_s <= 0:
             raise TimeoutError("timed out")
@@ -213,13 +221,18 @@ class BlockingRunner:
     """
 
     def run(self, steps: Steps[Result]) -> Result:
-        """Run steps that emit no items. Return their result."""
+        """Run steps that emit no items to their end, and return their result."""
         ended, result = self.advance(steps)
         assert ended, "these steps give items"
         return result  # type: ignore[no-any-return]
 
     def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run steps until they emit an item or end. Return whether they have ended, with the item or their result."""
+        """Run steps until they emit an item or end.
+
+        Returns:
+            (False, the item) if the steps have emitted an item: the next call runs them on. (True, the result of the
+            steps) if they have ended.
+        """
         answer: Any = None
         failure: BaseException | None = None
         try:
@@ -246,7 +259,7 @@ class BlockingRunner:
         return None
 
     def perform(self, effect: Effect) -> Any:
-        """Carry out one effect, and return its result."""
+        """Carry out one effect, such as sending bytes, and return the result that the steps wait for."""
         match effect:
             case Receive(connection, size):
                 assert isinstance(connection, SocketConnection)
@@ -268,7 +281,9 @@ class BlockingRunner:
         return None
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function that may block, in another thread. At the deadline, stop waiting for it."""
+        """Call a function that may block, in another thread, and return its result. At the deadline of the present
+        call, stop waiting for the function; its thread runs on, and its result is dropped.
+        """
         limit_s = self.limit_s()
         try:
             return function() if limit_s is None else shared_threads.call_within(function, limit_s)
@@ -276,8 +291,9 @@ class BlockingRunner:
             raise UnavailableError(f"a login has not ended in time: {error}") from error
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
-        """Open a connection, with the security settings of the client or those of a probe. Only `BlockingCluster`
-        implements this.
+        """Open a connection to the broker at this address, and return it. `probe` has the meaning of
+        `steps.Open.probe`: None for an ordinary connection with the security settings of the client. Only
+        `BlockingCluster` implements this.
         """
         raise AssertionError(f"a connection opens no other one: {address}")
 

@@ -78,7 +78,9 @@ class TransactionDeadlines:
                         self._due.setdefault(expire, time.monotonic() + EXPIRE_RETRY_S)
 
     def _wait_for_overdue(self) -> list[Expire] | None:
-        """Wait until transactions are overdue, and return their functions. Return None if no transaction is open."""
+        """Wait until the deadline of at least one transaction has passed, and return the functions `expire` of these
+        transactions. Return None if no transaction is open, so that the thread can end.
+        """
         with self._changed:
             while self._due:
                 now = time.monotonic()

@@ -23,7 +23,7 @@ class BlockingProducer:
             -1 if the broker has the batch already and no longer knows its offset.
 
     Attributes:
-        core: the rules of the producer.
+        core: the state of the producer, and the steps of its calls.
         run: runs the steps of `core`.
     """
 

@@ -233,7 +233,9 @@ class Transaction:
             )
 
     def _run_steps(self, steps: Steps[Result]) -> Result:
-        """Run steps of `writing`. An OutcomeUnknownError gets this transaction as its attribute."""
+        """Run steps of `writing`, and return their result. If they raise an OutcomeUnknownError, set this transaction
+        as its attribute, so that the program can repeat the commit.
+        """
         try:
             return self._run(self._writing.cluster.run_until_deadline(steps))
         except OutcomeUnknownError as unknown:
@@ -256,8 +258,12 @@ class Transaction:
             self._deadlines.remove_transaction(self._expire)
 
     def _expire(self) -> bool:
-        """Abort the transaction at its deadline if it is open. If it has ended, have its callbacks called in another
-        thread. Never waits for a broker or a callback. Return False if another call is in progress: call again later.
+        """Abort the transaction at its deadline if it is open. If it has ended already, have its callbacks called in
+        another thread. This method never waits for a broker or a callback.
+
+        Returns:
+            True if nothing is left to do. False if another call of the transaction is in progress, or no thread could
+            be started: call this method again later.
         """
         if not self._turn.acquire(blocking=False):
             return False
@@ -270,7 +276,7 @@ class Transaction:
 
 
 def _is_held_here(lock: Any) -> bool:
-    """Whether this thread holds an RLock. The lock itself is asked, because a flag beside it could be wrong after an
-    exception of a signal handler; threading.Condition does the same.
+    """Return whether this thread holds an RLock. The function asks the lock itself, because a flag beside the lock
+    could be wrong after an exception of a signal handler. The class threading.Condition does the same.
     """
     return bool(lock._is_owned())  # noqa: SLF001 - there is no public way

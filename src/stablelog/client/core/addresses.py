@@ -4,7 +4,8 @@ from stablelog.errors import UnavailableError
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the host and the port of "host:port". An IPv6 address stands in brackets.
+    """Return the host (text) and the port (number) of an address "host:port". An IPv6 address stands in brackets, as in
+    "[::1]:9092".
 
     Raises:
         UnavailableError: the address has no valid port.
@@ -18,5 +19,5 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def invalid_address(address: str) -> UnavailableError:
-    """Return the error for an address at which no broker can be."""
+    """Return the error for an address that is not valid, so that no broker can be there."""
     return UnavailableError(f"no broker responds at {address!r}: write an address as host:port")

@@ -47,7 +47,7 @@ def wrong_type(name: str, value: object, right: str) -> TypeError:
 
 
 def text(name: str, value: object, right: str = "text (str)") -> str:
-    """Check that an argument is a str, and return it."""
+    """Check that an argument is a str, and return it. `name` and `right` (what is valid) are for the error message."""
     if not isinstance(value, str):
         raise wrong_type(name, value, right)
     return value
@@ -61,7 +61,9 @@ def true_or_false(name: str, value: object) -> bool:
 
 
 def whole_number(name: str, value: object, right: str) -> int:
-    """Check that an argument is a whole number, of Python or of a library such as NumPy, and return it as an int."""
+    """Check that an argument is a whole number, of Python or of a library such as NumPy, and return it as an int.
+    `name` and `right` (what is valid) are for the error message.
+    """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise wrong_type(name, value, right)
     number = operator.index(value)
@@ -71,7 +73,14 @@ def whole_number(name: str, value: object, right: str) -> int:
 
 
 def seconds(name: str, value: Any, *, is_zero_valid: bool = True, most: int = SECONDS_MAX) -> float:
-    """Check that an argument is a number of seconds in the valid range, and return it as a float."""
+    """Check that an argument is a number of seconds in the valid range, and return it as a float.
+
+    Args:
+        name: the name of the argument, for the error message.
+        value: the given value.
+        is_zero_valid: whether 0 seconds are valid.
+        most: the greatest valid number of seconds.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong_type(name, value, "a number of seconds")
     if not 0 <= value <= most or not (value or is_zero_valid):  # NaN, too, which is in no range
@@ -81,12 +90,16 @@ def seconds(name: str, value: Any, *, is_zero_valid: bool = True, most: int = SE
 
 
 def wait_seconds(wait: Any) -> float | None:
-    """Check the argument `wait` of a reader. None and infinity both mean "no limit"."""
+    """Check the argument `wait` of a reader, and return it as a number of seconds. Return None for no limit, which a
+    program requests by None or infinity.
+    """
     return None if wait is None or wait == math.inf else seconds("wait", wait)
 
 
 def timeout_seconds(timeout: Any) -> float | None:
-    """Check the argument `timeout` of a future. None and infinity both mean "no limit". A negative number counts as 0."""
+    """Check the argument `timeout` of a future, and return it as a number of seconds. Return None for no limit, which a
+    program requests by None or infinity. A negative number counts as 0.
+    """
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
@@ -104,7 +117,7 @@ def function(name: str, value: Any) -> Any:
 
 
 def addresses(bootstrap: Any) -> list[str]:
-    """Split the argument `bootstrap` into its addresses."""
+    """Split the argument `bootstrap` ("host:port,host:port") at its commas, and return the addresses."""
     right = "write host:port, and commas between addresses"
     found = [
         address.strip()
@@ -130,7 +143,7 @@ def topic_name(value: object, name: str = "topic") -> str:
 
 
 def topic_names(topics: object) -> tuple[str, ...]:
-    """Check the argument `topics` of a reader. Return its names, each once."""
+    """Check the argument `topics` of a reader: one name or several. Return the names, each of them once."""
     if isinstance(topics, str):
         return (topic_name(topics, "topics"),)
     if isinstance(topics, bytes | bytearray | memoryview) or not isinstance(topics, Iterable):
@@ -142,7 +155,9 @@ def topic_names(topics: object) -> tuple[str, ...]:
 
 
 def content(name: str, value: object) -> bytes | None:
-    """Check a key, a value or the value of a header, and return it as bytes."""
+    """Check a key, a value or the value of a header, and return it as bytes. A text is encoded as UTF-8. None stays
+    None: it stands for null in Kafka.
+    """
     if value is None or isinstance(value, bytes):
         return value
     if not isinstance(value, str):
@@ -166,7 +181,7 @@ def request_text(name: str, value: object, right: str = "text (str)") -> str:
 
 
 def contents(name: str, values: Any) -> list[bytes | None]:
-    """Check the keys or the values of several records, and return them as bytes."""
+    """Check the keys or the values of several records, and return them as bytes, with None for each null."""
     if isinstance(values, str | bytes | bytearray | memoryview | Mapping) or not isinstance(values, Iterable):
         raise wrong_type(name, values, "a list of bytes, text or None")
     return [
@@ -176,7 +191,9 @@ def contents(name: str, values: Any) -> list[bytes | None]:
 
 
 def record_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Check the headers of a record, and return them as pairs."""
+    """Check the headers of a record, and return them as pairs of a name and a value. A value is bytes, or None for
+    null.
+    """
     right = "a mapping from names to values, or pairs of name and value"
     if isinstance(headers, str | bytes | bytearray) or not isinstance(headers, Iterable):
         raise wrong_type("headers", headers, right)
@@ -191,7 +208,12 @@ def record_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def timestamp(timestamp_ms: Any) -> int:
-    """Check the argument `timestamp_ms` of a record, and return it."""
+    """Check the timestamp that a program gives for a record, in milliseconds since 1970, and return it as an int.
+
+    Raises:
+        TypeError: the timestamp is not a whole number.
+        UsageError: the timestamp is out of the range that a record can have.
+    """
     number = whole_number("timestamp_ms", timestamp_ms, "a whole number of milliseconds since 1970 (int)")
     if not 0 <= number <= TIMESTAMP_MAX:
         raise UsageError(f"timestamp_ms={shown_value(number)} is out of range: from 0 to {TIMESTAMP_MAX}")
@@ -206,7 +228,9 @@ def partition_number(partition: Any) -> int:
 
 
 def topic_and_partition(topic: Any, partition: Any) -> tuple[str, int | None]:
-    """Check the arguments `topic` and `partition`. The partition may be None."""
+    """Check the arguments `topic` and `partition`, and return both. The partition may be None, which stands for all
+    partitions of the topic.
+    """
     return topic_name(topic), None if partition is None else partition_number(partition)
 
 
@@ -216,7 +240,9 @@ def offset_number(offset: Any) -> int:
 
 
 def batch_limits(max_records: Any, max_wait: Any) -> tuple[int, float]:
-    """Check the arguments of `batches` of a reader, and return them."""
+    """Check the arguments of the method `batches` of a reader. Return the maximum number of records in a batch, and for
+    how many seconds a batch waits for more records.
+    """
     count = whole_number("max_records", max_records, "a number of records (int)")
     if count < 1:
         raise UsageError(f"max_records={shown_value(count)} is not valid: at least one record")

@@ -48,11 +48,11 @@ class Cluster:
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
         deadline_s: how long a call is retried before it fails.
-        security: the security settings of the shell's connections.
+        security: the security settings of the connections.
         backoff_s: the first pause between two attempts, and the greatest one.
 
     Attributes:
-        until: until when the shell may wait for a broker, in seconds of its clock; None if no call is in progress.
+        until: until when steps may wait for a broker, by the clock of `steps.Now`; None if no call is in progress.
         bootstrap: as given.
         deadline_s: as given.
         security: as given.
@@ -112,7 +112,7 @@ class Cluster:
 
     @contextmanager
     def limit_waits_until(self, until: float) -> Iterator[None]:
-        """Context in which no step waits for a broker after this time, by the clock of the shell."""
+        """Context in which no step waits for a broker after this time, by the clock of `steps.Now`. It has no value."""
         before = self.until
         self.until = until if before is None else min(before, until)
         try:
@@ -121,8 +121,8 @@ class Cluster:
             self.until = before
 
     def run_until_deadline(self, steps: Steps[Result], limit_s: float | None = None) -> Steps[Result]:
-        """Run the steps of one call of the program, with all its retries. The call fails at the deadline of the
-        cluster, or after `limit_s` seconds.
+        """Run the steps of one call of the program, with all its retries, and return their result. The call fails at
+        the deadline of the cluster, or after `limit_s` seconds.
         """
         with self.limit_waits_until(
             (yield NOW) + (self.deadline_s + GRACE_S if limit_s is None else limit_s)

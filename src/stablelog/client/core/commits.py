@@ -107,7 +107,9 @@ def commits_request(
     with_outside: bool = False,
     wait_s: float = 0,
 ) -> DescribeCommitsRequest:
-    """Build the request of `describe_commits`."""
+    """Build the DescribeCommits request of `describe_commits`, whose arguments have the same meaning. For example,
+    `with_outside` says whether records outside transactions are listed, too.
+    """
     return DescribeCommitsRequest(
         topic=topic,
         partition_index=i32(partition),

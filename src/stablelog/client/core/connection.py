@@ -69,7 +69,7 @@ class BrokerConnection(ABC):
         address: as given.
         client_id: as given.
         security: as given.
-        renew_at: the time at which to authenticate again, by the shell's clock; None if the session has no end.
+        renew_at: the time at which to authenticate again, by the clock of `steps.Now`; None if the session has no end.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class BrokerConnection(ABC):
         self._throttled_until = None
 
     def decode_response(self, response_class: Any, data: Buffer) -> Any:
-        """Decode the body of a response.
+        """Decode the body of a response, and return it as an object of `response_class`.
 
         Raises:
             UnavailableError: the bytes are not a response of this class.
@@ -312,8 +312,11 @@ class BrokerConnection(ABC):
 
     @contextmanager
     def closing_on_decode_error(self, api_key: int) -> Iterator[None]:
-        """Context in which the caller decodes a response. If decoding fails, close the connection: the position of the
-        next response in the stream is then unknown.
+        """Context manager for decoding a response; its value is None. If the body of the `with` statement fails to
+        decode, the connection is closed, because the position of the next response in the stream is then unknown.
+
+        Args:
+            api_key: the API of the request, for the error message.
 
         Raises:
             UnavailableError: decoding failed; the connection is closed.
@@ -355,7 +358,13 @@ class BrokerConnection(ABC):
     def send_steps(
         self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool
     ) -> Steps[None]:
-        """Send a request without waiting for the response. Its body may be in several pieces.
+        """Send an encoded request without waiting for the response.
+
+        Args:
+            api_key: the API of the request.
+            version: the version in which the request is encoded.
+            pieces: the body of the request, which may be in several pieces.
+            flexible: whether this version is flexible; then the header of the request has tagged fields.
 
         Raises:
             UnavailableError: the request could not be sent completely. The broker may have carried it out.
@@ -391,7 +400,7 @@ class BrokerConnection(ABC):
             raise
 
     def _receive_frame(self) -> Steps[memoryview]:
-        """Receive the next response without its length prefix."""
+        """Receive the next response, and return it without its length prefix."""
         api_key = self._frames.next_api_key
         try:
             prefix = yield Receive(self, SIZE.size)

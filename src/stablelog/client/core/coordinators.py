@@ -27,9 +27,9 @@ def find_coordinators(
     """Return the coordinator of each key.
 
     Args:
-        connection: to any broker.
+        connection: a connection to any broker.
         kind: TRANSACTION_COORDINATOR for transactional ids, GROUP_COORDINATOR for the ids of groups.
-        keys: the keys, in one request if the broker can answer it.
+        keys: the transactional ids or the ids of groups. One request contains all of them if the broker supports that.
 
     Raises:
         RetriableError: a coordinator is not available yet.

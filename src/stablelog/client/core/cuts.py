@@ -54,8 +54,9 @@ class Cut:
     torn: dict[TopicPartition, int]
 
     def whole_after(self) -> int:
-        """Return the greatest commit sequence of a transaction that may have lost records to retention. All later
-        transactions are complete in all partitions. If the sequence is unknown, return the commit sequence of the cut.
+        """Return a commit sequence after which every transaction is complete in all partitions. It is the greatest
+        commit sequence of a transaction that may have lost records to retention. If that is unknown, it is the commit
+        sequence of the cut, because the transactions before it may all have lost records.
         """
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])
@@ -65,8 +66,8 @@ def describe_cut(
     cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Steps[Cut]:
     """Request a cut: for each partition the offset that divides its commits up to a commit sequence from the later
-    ones. The default is the last *resolved* commit sequence. A commit sequence is resolved when all markers of the
-    commits up to it are durable.
+    ones. By default, this is the last *resolved* commit sequence. A commit sequence is resolved when the markers of all
+    commits up to it are durable in all their partitions.
 
     Args:
         cluster: the brokers.

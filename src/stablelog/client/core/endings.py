@@ -56,23 +56,25 @@ class TransactionEnding(Protocol):
     def commit(
         self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
     ) -> Steps[JointCommit]:
-        """Request the commit. The call may be repeated after any failure.
+        """Request the commit, and return its result. The call may be repeated after any failure.
 
         Args:
             producer: the producer, of which the broker has acknowledged all batches.
-            place: where a batch of the transaction was appended; None if no offset is known.
-            on_unanswered: called for each request that the broker may have carried out without a response that says so.
+            place: where a batch of the transaction was appended: its partition and offset. None if no offset is known.
+            on_unanswered: called for each request that the broker may have carried out, although no response says so.
 
         Raises:
-            RefusedError: this request was not carried out. If an earlier one may have been carried out, the transaction is
-                aborted, or the broker does not look at it.
+            RefusedError: this request was not carried out. If an earlier one may have been carried out, the transaction
+                is aborted, or the broker has refused the request before it looked at the transaction.
             OutcomeUnknownError: it is unknown how the transaction has ended.
             UnavailableError: no response within the deadline.
         """
 
     def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
-        """Request the abort. Return whether the transaction was committed before. Arguments and errors are those of
-        `commit`.
+        """Request the abort. Arguments and errors are those of `commit`.
+
+        Returns:
+            True if the transaction was committed before, so that nothing was aborted. False if it is aborted.
         """
 
 
@@ -94,7 +96,7 @@ class JointEnding:
     def commit(
         self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
     ) -> Steps[JointCommit]:
-        """Request the commit. Arguments and errors are those of `TransactionEnding.commit`."""
+        """Request the commit. Arguments, result and errors are those of `TransactionEnding.commit`."""
         return (
             yield from joint.commit(
                 self._cluster,
@@ -109,7 +111,9 @@ class JointEnding:
         )
 
     def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
-        """Request the abort. Arguments and errors are those of `TransactionEnding.abort`."""
+        """Request the abort. Arguments, result and errors are those of `TransactionEnding.abort`: True means that the
+        transaction was committed before.
+        """
         return (
             yield from joint.abort(
                 self._cluster,
@@ -142,7 +146,7 @@ class KafkaEnding:
     def commit(
         self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
     ) -> Steps[JointCommit]:
-        """Request the commit. Arguments and errors are those of `TransactionEnding.commit`."""
+        """Request the commit. Arguments, result and errors are those of `TransactionEnding.commit`."""
 
         def note() -> None:
             self._is_commit_unanswered = True
@@ -160,7 +164,9 @@ class KafkaEnding:
         return NO_SEQUENCE
 
     def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
-        """Request the abort. Arguments and errors are those of `TransactionEnding.abort`."""
+        """Request the abort. Arguments, result and errors are those of `TransactionEnding.abort`: True means that the
+        transaction was committed before.
+        """
         try:
             yield from self._request_end(producer, lambda: None, commit=False)
         except RefusedError as refused:
@@ -238,8 +244,8 @@ def find_offsets(
     Args:
         cluster: the brokers.
         ending: how the transaction was committed.
-        commit_sequence: its commit sequence.
-        partitions: its records.
+        commit_sequence: the commit sequence of the transaction.
+        partitions: the records of the transaction by partition.
         base_offsets: the offset of each batch by its number; -1 if unknown.
     """
     written = [records for records in partitions.values() if records.sent_count]
@@ -253,12 +259,13 @@ def find_offsets(
 
 
 def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding | KafkaEnding]:
-    """Choose how to end a transaction at this broker: by a joint commit if the broker supports that, else by EndTxn.
+    """Choose how to end a transaction at this broker, and return the object that ends it: by a joint commit if the
+    broker supports that, otherwise by EndTxn.
 
     Args:
         cluster: the brokers.
-        key: the key of the transaction.
-        token: the digest of the joint commit.
+        key: the key of joint commits under which the transaction is committed.
+        token: the digest of the joint commit: a value that no other commit has.
 
     Raises:
         RefusedError: the key is of a transaction group, and the broker has none.
@@ -279,7 +286,8 @@ def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEn
 def is_committed(
     cluster: Cluster, producer: BatchProducer, place: Place | None, refused: RefusedError
 ) -> Steps[bool]:
-    """Look up in the log whether an ended transaction of a producer was committed.
+    """Look up in the log how an ended transaction of a producer has ended. Return True if it was committed, and False
+    if it was aborted.
 
     Args:
         cluster: the brokers.

@@ -30,16 +30,18 @@ def call_extension(
     retriable: frozenset[ErrorCode],
     on_unanswered: Callable[[], None] | None = None,
 ) -> Steps[Any]:
-    """Send a request of one of stablelog's own APIs. Repeat it while the broker does not respond or responds with a
-    retriable error. Return the response.
+    """Send a request of one of stablelog's own APIs, and return the response. Repeat the request while the broker does
+    not respond or responds with a retriable error.
 
     Args:
         cluster: the brokers.
-        connect: the steps that return a connection to the broker that serves the request; called for each attempt.
+        connect: returns the steps that return a connection to the broker that serves the request; called for each
+            attempt.
         request: a message of one of stablelog's own APIs.
         what: names the work in messages, for example "asking for a cut".
-        retriable: the error codes that a retry can resolve. The caller handles the others.
-        on_unanswered: called for each request that the broker may have carried out without a response that says so.
+        retriable: the error codes that a retry can resolve. A response with another error code is returned to the
+            caller.
+        on_unanswered: called for each request that the broker may have carried out, although no response says so.
 
     Raises:
         RefusedError: the broker does not know the API.
@@ -70,7 +72,8 @@ def call_extension(
 def request_about_topics(
     cluster: Cluster, connect: Callable[[], Steps[BrokerConnection]], request: Any, what: str
 ) -> Steps[Any]:
-    """Send a request about topics by `call_extension`, and raise the error of the response, if it has one.
+    """Send a request about topics by `call_extension`, and return the response. If the response has an error, raise it
+    instead.
 
     Raises:
         UnknownTopicOrPartitionError: a topic does not exist.

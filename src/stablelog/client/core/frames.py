@@ -71,8 +71,8 @@ class ClientFrames:
         return len(self._awaited)
 
     def remove_in_flight(self) -> deque[tuple[int, int]]:
-        """Remove all requests in flight, and return them for `restore_in_flight`. A login uses this: its responses must
-        not be matched to earlier requests.
+        """Forget all requests in flight, because the responses to a login must not be matched to earlier requests.
+        Return the requests, so that `restore_in_flight` can add them again after the login.
         """
         held, self._awaited = self._awaited, deque()
         return held
@@ -83,7 +83,7 @@ class ClientFrames:
         self._awaited = held
 
     def read_size(self, prefix: Buffer) -> int:
-        """Decode the length prefix of a response. Return the size of the rest in bytes.
+        """Decode the length prefix of a response. Return how many bytes of the response follow the prefix.
 
         Raises:
             ValueError: no response has this size.

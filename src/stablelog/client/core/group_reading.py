@@ -61,7 +61,7 @@ class SeekTarget(NamedTuple):
 
 
 class GroupReading:
-    """The rules of one reader of a consumer group. One call at a time runs its steps; `rewind_later` is for any moment.
+    """The steps of one reader of a consumer group. One call at a time runs them; `rewind_later` is for any moment.
 
     Args:
         cluster: the brokers; used by this reader alone.
@@ -107,7 +107,7 @@ class GroupReading:
     # --- records ---
 
     def take_ready_record(self, now: float) -> ReadRecord | None:
-        """Return the next record if one is in memory and no request is due. `now` is the clock of the shell."""
+        """Return the next record; None if none is in memory, or a request is due first. `now` is the present time."""
         self._undelivered = None
         if (
             not self._records
@@ -262,7 +262,7 @@ class GroupReading:
         self._backs_wanted += 1
 
     def _try_to_rewind(self) -> Steps[bool]:
-        """Go back to the committed offsets if that is due. Return False if they are not known yet."""
+        """Go back to the committed offsets if that is due. Return False if they are not known yet, else True."""
         wanted = self._backs_wanted
         if wanted == self._backs_done:
             return True
@@ -341,7 +341,7 @@ class GroupReading:
         yield from self._rewind_now()
 
     def _seekable_partitions(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
-        """Return the assigned partitions that a seek moves."""
+        """Return the assigned partitions of a topic (None: of all topics), or one partition of it, for a seek."""
         targets = [
             one
             for one in self._reader.positions
@@ -460,7 +460,7 @@ class GroupReading:
 
     def end_transaction(self, writer: object, committed: Mapping[TopicPartition, int] | None) -> None:
         """Record the end of a transaction and its committed offsets. None means that it failed, or that its outcome is
-        unknown: then the reader goes back. Only the last transaction counts.
+        unknown: then the reader goes back. Only the transaction that was begun last counts.
         """
         if committed is not None:
             self.mark_committed(committed)

@@ -37,7 +37,7 @@ class GroupWriting(Writing):
     """A transaction that also commits the offsets of a reader.
 
     Args:
-        reading: the reader.
+        reading: the state and the steps of the reader.
         cluster, key, timeout_s, now, on_end, release, codec: those of `Writing`.
     """
 
@@ -128,15 +128,16 @@ def add_offsets(
     offsets: Mapping[TopicPartition, int],
     metadata: Mapping[TopicPartition, str],
 ) -> Steps[None]:
-    """Write offsets of a consumer group into the open transaction of a producer.
+    """Write offsets of a consumer group into the open transaction of a producer. They are committed with the
+    transaction.
 
     Args:
         cluster: the brokers.
         transactional_id: the transactional id.
         producer: the producer of the transaction.
         member: the member of the group.
-        offsets: the offset of each partition.
-        metadata: the metadata of the offset, of partitions that have some.
+        offsets: the offset of the next record to read, by partition.
+        metadata: the text to store with the offset, by partition. Partitions without such a text are missing.
 
     Raises:
         TransactionAbortedError: the member has no place in the group any more.

@@ -102,7 +102,7 @@ class _ClientLogin:
             raise self._refusal(str(error), is_users_fault=is_token) from None
 
     def _log_in_with_scram(self) -> Steps[int]:
-        """Log in with SCRAM."""
+        """Log in with SCRAM. Return the lifetime of the session in milliseconds; 0 if it does not end."""
         from stablelog.wire.sasl.scram import BY_SASL_NAME, ScramClient
 
         nonce = yield Call(partial(secrets.token_urlsafe, NONCE_SIZE))
@@ -115,7 +115,7 @@ class _ClientLogin:
         return lifetime_ms
 
     def _log_in_with_token(self) -> Steps[int]:
-        """Log in with OAUTHBEARER."""
+        """Log in with OAUTHBEARER. Return the lifetime of the session in milliseconds; 0 if it does not end."""
         from stablelog.client.core.tokens import get_token
         from stablelog.wire.sasl.oauthbearer import ABORT, decode_error, encode_token
 
@@ -131,8 +131,10 @@ class _ClientLogin:
         raise self._refusal(decode_error(challenge))
 
     def _exchange_messages(self, message: bytes) -> Steps[tuple[bytes, int]]:
-        """Send a message of the mechanism. Return the message of the broker and the lifetime of the session in
-        milliseconds.
+        """Send a message of the SASL mechanism to the broker.
+
+        Returns:
+            The message with which the broker responds, and the lifetime of the session in milliseconds.
         """
         from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 
@@ -222,8 +224,12 @@ def certificate_message(address: str, security: SecuritySettings) -> str:
 
 
 def _probe(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
-    """Connect to a listener, and find out which security protocol it has. A stopping broker may close a connection,
-    too. So the result is `CLOSING` only if the listener closes several connections in a row.
+    """Connect to a listener, and return what this tells about its security protocol. A broker that is stopping may
+    close a connection, too. So the result is `CLOSING` only if the listener closes several connections in a row.
+
+    Args:
+        address: the address of the listener.
+        protocol: the security protocol with which to connect.
     """
     found = _Listener.SILENT
     for _ in range(PROBE_COUNT):

@@ -24,7 +24,8 @@ def wait_for_records(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], wait_s: float, size_max: int
 ) -> Steps[dict[TopicPartition, Fetched | None]]:
     """Wait until one of these partitions has a new record, or can no longer be read from its offset. The wait is a
-    *long poll*: one Fetch request to each leader, for read_committed and at least one byte. It is not retried.
+    *long poll*: one Fetch request to each leader, which the leader answers when a committed record has arrived or the
+    time has passed. The requests are not retried.
 
     `cancel_retries` ends the wait early. With several leaders, the wait is at most SEVERAL_LEADERS_WAIT_S.
 
@@ -35,8 +36,9 @@ def wait_for_records(
         size_max: maximum of bytes of all records in the response of a leader, but at least one batch is returned.
 
     Returns:
-        The partitions that have changed, with the records at their offsets if there is room for them, or with an
-        error code. None for each partition whose leader did not respond: it is unknown whether it has changed.
+        The partitions that have changed. Each has the records at its offset if there is room for them in the response,
+        or an error code. It has None if its leader did not respond, so that it is unknown whether the partition has
+        changed.
 
     Raises:
         RefusedError: a partition does not exist.
@@ -73,7 +75,9 @@ def _poll(
     size_max: int,
     changed: dict[TopicPartition, Fetched | None],
 ) -> Steps[None]:
-    """Send the requests of `wait_for_records`, and store the responses of changed partitions in `changed`."""
+    """Send the requests of `wait_for_records`, and receive the responses. Each partition that has changed is added to
+    `changed`, with what was fetched of it, or with None if its leader did not respond.
+    """
     waiting_on = cluster.waiting_on
     by_leader = {
         leader_id: {target: offsets[target] for target in targets}

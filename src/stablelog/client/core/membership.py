@@ -94,7 +94,8 @@ class GroupMember:
         self._is_unanswered = False  # whether the response to the last heartbeat was lost
 
     def follow_assignment(self) -> Steps[Change]:
-        """Send a heartbeat if one is due. Return the partitions that the member has lost and got.
+        """Send a heartbeat if one is due, and return what it has changed: the partitions that the member has to
+        release, has lost and has got. The change is empty if no heartbeat was due.
 
         Raises:
             RefusedError: the coordinator refuses the member for good: the broker has no groups of KIP-848, the user may
@@ -127,7 +128,7 @@ class GroupMember:
 
     @property
     def next_due_s(self) -> float:
-        """The time at which `follow_assignment` has to be called next, in seconds of the clock of the shell."""
+        """The time at which `follow_assignment` has to be called next, in seconds of the clock of `steps.Now`."""
         if self._has_news or self._unnamed:
             return 0.0
         return self._due if self._target is None else min(self._due, self._approach_at)
@@ -175,8 +176,13 @@ class GroupMember:
         return connection
 
     def _heartbeat_request(self, epoch: int, *, is_whole: bool = False) -> Any:
-        """Return the request of a heartbeat. It has all fields if the response to the last one was lost: to such a
-        request the coordinator responds with the assignment again.
+        """Build the request of a heartbeat.
+
+        Args:
+            epoch: the epoch of the member in the request.
+            is_whole: whether the request has all fields, also those that have not changed. This is necessary if the
+                response to the last heartbeat was lost: to such a request the coordinator responds with the assignment
+                again.
         """
         from kio.schema.consumer_group_heartbeat.v1.request import (
             ConsumerGroupHeartbeatRequest,
@@ -222,8 +228,9 @@ class GroupMember:
             self._target |= {(name, index) for index in self._unnamed.pop(topic_id)}
 
     def _reconcile(self) -> Steps[Change]:
-        """Release partitions that the assignment no longer has. When the coordinator has learned of this, take the new
-        ones.
+        """Release the partitions that the assignment no longer has, and return them as revoked. If there are none, take
+        the new partitions of the assignment, and return them with their committed offsets. So the coordinator learns of
+        the release before the member takes new partitions.
         """
         if self._target is None or (now := (yield NOW)) < self._approach_at:
             return NO_CHANGE
@@ -274,12 +281,12 @@ class GroupMember:
     def committed_offsets(
         self, partitions: Iterable[TopicPartition], *, deadline_s: float | None = None
     ) -> Steps[dict[TopicPartition, CommittedOffset]]:
-        """Return the committed offsets of these partitions. Wait for the end of transactions that have written such
-        offsets.
+        """Return the committed offsets of these partitions. If an open transaction has written such offsets, wait until
+        it has ended, because only then it is known which offsets are committed.
 
         Args:
             partitions: the partitions.
-            deadline_s: replaces the cluster's deadline.
+            deadline_s: the number of seconds until the call fails; None for the deadline of the cluster.
 
         Raises:
             RefusedError: the user may not read the group.
@@ -317,7 +324,7 @@ class GroupMember:
 
         Args:
             offsets: the offset of each partition.
-            metadata: the metadata of the offset, of partitions that have some.
+            metadata: the text to store with the offset, by partition. Partitions without such a text are missing.
 
         Raises:
             RefusedError: the member has no place in the group any more, so that another member reads these partitions;

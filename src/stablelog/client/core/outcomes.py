@@ -95,7 +95,9 @@ def abort_error(cause: BaseException | None) -> RefusedError:
 
 
 def is_silence(cause: BaseException | None) -> bool:
-    """Whether the error means that no broker responds. A request for the abort would then only wait, too."""
+    """Return whether an error means that no broker responds. The client then does not request the abort, because it
+    would only wait for that response, too.
+    """
     return isinstance(cause, UnavailableError) and not isinstance(cause, TransactionAbortedError)
 
 

@@ -56,13 +56,16 @@ def list_offsets(
 def epoch_ends(
     cluster: Cluster, leader_epochs: Mapping[TopicPartition, int]
 ) -> Steps[dict[TopicPartition, tuple[int, int] | None]]:
-    """Find for each partition the greatest leader epoch at or below a given one, and the offset at which it ends. The
-    result is None if the partition has no epoch at or above the given one. If each of its epochs is above the given
-    one, the result is the given epoch and the start of the first epoch.
+    """Find for each partition the greatest leader epoch at or below a given one, and the offset at which it ends.
 
     Args:
         cluster: the brokers.
-        leader_epochs: the leader epoch of each partition.
+        leader_epochs: the given leader epoch of each partition.
+
+    Returns:
+        For each partition the leader epoch and its end offset. None if the partition has no epoch at or above the given
+        one. If each epoch of the partition is above the given one, the given epoch and the start offset of the
+        partition's first epoch.
 
     Raises:
         RefusedError: a partition does not exist.
@@ -91,7 +94,8 @@ def epoch_ends(
 def epoch_end(
     cluster: Cluster, topic: str, partition: int, leader_epoch: int
 ) -> Steps[tuple[int, int] | None]:
-    """Return the result of `epoch_ends` for one partition.
+    """Return the result of `epoch_ends` for one partition: the greatest leader epoch at or below `leader_epoch`, and
+    the offset at which it ends; or None if the partition has no epoch at or above `leader_epoch`.
 
     Raises:
         RefusedError: the partition does not exist.

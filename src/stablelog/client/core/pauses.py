@@ -40,5 +40,5 @@ class PausedPartitions:
             self._partitions.discard((topic, partition))
 
     def select_paused(self, targets: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the paused ones among these partitions."""
+        """Return those of the partitions `targets` that are paused, also by a pause of their whole topic."""
         return frozenset(one for one in targets if one in self._partitions or one[0] in self._topics)

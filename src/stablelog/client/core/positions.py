@@ -112,8 +112,9 @@ def offsets_after_commit(
 def _ask_at_once(
     cluster: Cluster, commit_sequence: int, partitions: Sequence[SentBatches]
 ) -> Steps[dict[TopicPartition, RecordOffsets]]:
-    """Request the positions in all partitions at the same time, without a retry. Return those partitions for which the
-    response is complete.
+    """Request the positions of the transaction's records in all partitions at the same time, without a retry. Return
+    the offsets of the records in those partitions for which the response is complete. The caller requests the others
+    again.
     """
     found: dict[TopicPartition, RecordOffsets] = {}
     if len(partitions) < 2:

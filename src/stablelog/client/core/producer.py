@@ -125,7 +125,7 @@ class BatchProducer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a batch belongs to the transaction. Before, the coordinator does not know it."""
+        """Whether the transaction has a batch. Before its first batch, the coordinator does not know it."""
         return self._index > 0
 
     @property
@@ -292,7 +292,7 @@ class BatchProducer:
         return bool(self._queue) or any(leader.requests for leader in self._leaders.values())
 
     def _send(self, *, wait: bool) -> Steps[None]:
-        """With `wait`, receive one response. Then send batches, up to the maximum in flight."""
+        """Send batches, up to the maximum in flight. With `wait`, first receive the response to a request in flight."""
         now = yield NOW
         with self._cluster.limit_waits_until(max(now, self._progress_at + self._deadline_s) + GRACE_S):
             yield from self._send_in_time(wait=wait)
@@ -359,7 +359,7 @@ class BatchProducer:
         leader.requests.append(batches)
 
     def _add_partitions(self, transactional_id: str) -> Steps[None]:
-        """In TV1, add new partitions to the transaction at the coordinator, before their first batch."""
+        """In transaction version 1, add new partitions to the transaction, before their first batch."""
         new = self._queue.targets - self._added
         if not new:
             return
@@ -428,8 +428,8 @@ class BatchProducer:
             self._on_acknowledged(pending.index, base_offset)
 
     def _requeue_or_raise(self, pending: PendingBatch, result: Any) -> str:
-        """Handle a refused batch. If only an earlier batch was missing, and that batch is queued again, queue this one
-        again, too, and return the name of the error. Otherwise raise the error.
+        """Handle a batch that the broker has refused. If only an earlier batch was missing, and that one is queued
+        again, queue this batch again, too, and return the name of the error, for a message. Otherwise raise the error.
         """
         code = result.error_code
         if code in _LOST and self._queue.has_older(pending):

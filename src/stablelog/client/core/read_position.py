@@ -90,7 +90,7 @@ class ReadPosition:
 
     @classmethod
     def parse(cls, text: str) -> "ReadPosition":
-        """Return the position for a text that `str` has returned.
+        """Return the position for a text that `str(position)` has returned before.
 
         Raises:
             UsageError: the text is not a position, or a later release has written it.
@@ -146,6 +146,12 @@ def _optional(value: Any) -> str | None:
 def check_fits(position: ReadPosition, topics: Collection[str], group: str | None, *, is_cut: bool) -> None:
     """Check that a position can be used for a reader of these topics.
 
+    Args:
+        position: the position.
+        topics: the topics of the reader.
+        group: the transaction group of the reader; None if the program did not name one.
+        is_cut: whether the reader returns each transaction with its records of all partitions.
+
     Raises:
         UsageError: the position belongs to a reader with another `cut`, other topics or another group.
     """
@@ -169,7 +175,7 @@ def check_holds(
     cluster: Cluster, position: ReadPosition, topics: Collection[str]
 ) -> Steps[dict[str, TopicDescription]]:
     """Check that the topics of a position are still the same topics of the same cluster, and have all records before
-    the position. Return the topics.
+    the position. Return the descriptions of the topics by name, so that the caller need not request them again.
 
     Raises:
         UsageError: the position is of another cluster.

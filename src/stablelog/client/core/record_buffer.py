@@ -71,7 +71,9 @@ class PartitionBuffer:
         return Position(*self.target, self.offsets[number])
 
     def sent_batches(self, base_offsets: Mapping[int, int]) -> SentBatches:
-        """Return the batches that were sent. `base_offsets` gives the base offset of each batch by its number."""
+        """Return the batches that were sent, with their base offsets. `base_offsets` has the base offset of each batch
+        by its number, as `Producer.append` has returned it.
+        """
         bases = [base_offsets[number] for number in self.batch_numbers]
         return SentBatches(self.target, self.firsts, bases, self.sent_count)
 
@@ -92,7 +94,9 @@ class UnsentBatch(NamedTuple):
     batch: BatchBuilder
 
     def build(self, codec: Codec) -> bytearray:
-        """Encode the batch. It is compressed, unless it would decompress to more than readers accept."""
+        """Encode the batch, and return its bytes. It is compressed, unless it would decompress to more bytes than
+        readers accept.
+        """
         return self.batch.build(codec if self.batch.size <= COMPRESSED_SIZE_MAX else Codec.NONE)
 
 
@@ -134,6 +138,9 @@ class RecordBuffer:
     ) -> Place:
         """Check the arguments and add a record. After an error, nothing was added.
 
+        Returns:
+            The place of the record: its partition, and its number among the transaction's records there.
+
         Raises:
             RefusedError: the partition does not exist.
             TypeError: an argument has a wrong type.
@@ -159,7 +166,9 @@ class RecordBuffer:
         partition: int | None,
         timestamp_ms: int,
     ) -> Place:
-        """Add a record whose arguments are valid already."""
+        """Add a record whose arguments are valid already. Result and arguments are those of `add_record`: without a
+        partition (None), the key chooses it.
+        """
         if partition is None:
             partition_count = self.partition_counts[topic]
             if key is not None:
@@ -252,8 +261,8 @@ class RecordBuffer:
             records.unsent = [BatchBuilder()]
 
     def _take_batches(self, records: PartitionBuffer, kept_count: int) -> list[UnsentBatch]:
-        """Remove and return the unsent batches of a partition. The last `kept_count` batches stay if they have space
-        for more records.
+        """Remove and return the unsent batches of a partition. The last `kept_count` of them stay in the buffer if they
+        have space for more records.
         """
         unsent = records.unsent
         end = len(unsent) - (kept_count if unsent[-1].size < BATCH_SIZE_MAX else 0)
@@ -312,7 +321,9 @@ class ManyRecords:
             self._partition = buffer.check_partition(topic, self._partition)
 
     def add_to(self, buffer: RecordBuffer, topic: str) -> bool:
-        """Add records to the buffer until it has batches to send. Return whether all records are added."""
+        """Add records to the buffer until it has batches to send, or until all records are added. Return True if all
+        records are added, and False if the caller has to send batches and then call again.
+        """
         values, keys, order = self._values, self._keys, self.order
         for number in range(len(order), len(values)):
             if buffer.is_due:

@@ -52,7 +52,7 @@ class ReadBatch(NamedTuple):
 
 
 def records_of(batch: ReadBatch) -> Iterable[ReadRecord]:
-    """Decode the records of a batch, without those before its `first_offset`."""
+    """Decode the records of a batch. Return an iterator of the records from the `first_offset` of the batch on."""
     header, (topic, partition) = batch.header, batch.target
     records = batch.records
     for timestamp_delta, offset_delta, key, value, at in walk_fields(records, header.record_count):
@@ -152,8 +152,8 @@ class RecordReader:
         return found
 
     def _positions_by_leader(self, found: Round) -> Steps[dict[int, dict[TopicPartition, int]]]:
-        """Return the positions of all partitions, grouped by leader. A partition without a leader is added to the
-        failures of the round.
+        """Return the positions of the partitions that are not paused, by the node id of their leader. A partition
+        without a leader is left out, and added to the failures of the round.
         """
         leaders: dict[int, dict[TopicPartition, int]] = {}
         leader_ids: dict[TopicPartition, int] = {}
@@ -178,8 +178,8 @@ class RecordReader:
     def _fetch_from_leaders(
         self, leaders: Mapping[int, Mapping[TopicPartition, int]], wait_s: float, found: Round
     ) -> Steps[list[tuple[TopicPartition, Fetched]]]:
-        """Send the requests, and receive the responses. The partitions of a leader that does not respond are added to
-        the failures of the round.
+        """Send a Fetch request to each leader, and receive the responses. Return each partition with what was fetched
+        of it. The partitions of a leader that does not respond are added to the failures of the round instead.
         """
         fetched: list[tuple[TopicPartition, Fetched]] = []
         connections: dict[int, BrokerConnection] = {}

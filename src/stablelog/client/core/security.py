@@ -200,8 +200,8 @@ def read_security_settings(settings: Mapping[str, Any] | None, prefix: str = "")
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded. Bytes of the environment that are not UTF-8 become surrogates in Python,
-    which cannot.
+    """Return whether a text can be encoded in UTF-8. A text from the environment may not: Python represents bytes of
+    the environment that are not UTF-8 by surrogates, which no encoding accepts.
     """
     return not any("\ud800" <= one <= "\udfff" for one in text)
 

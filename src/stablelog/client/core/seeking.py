@@ -51,8 +51,19 @@ def offsets_since(
 def _first_commit(
     cluster: Cluster, target: TopicPartition, offset: int, end: int, time_ms: int
 ) -> Steps[tuple[int, int | None]]:
-    """Return the place of the first commit at or after a time, searching from `offset` on. The broker has found
-    `offset` by record timestamps. Records outside transactions may have any timestamp, so the commit may come later.
+    """Find the first commit at or after a time, searching from `offset` on. The broker has found `offset` by the
+    timestamps of records. Records outside transactions may have any timestamp, so the commit may come later.
+
+    Args:
+        cluster: the brokers.
+        target: the commit-ordered partition.
+        offset: where the search begins.
+        end: the end of the partition.
+        time_ms: the time in milliseconds since 1970.
+
+    Returns:
+        The offset at which the commit's transaction begins, and its commit sequence. If no such commit exists, the end
+        of the partition, and None.
     """
     while True:
         listed = yield from describe_commits(cluster, *target, offset=offset)

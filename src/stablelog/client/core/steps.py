@@ -16,15 +16,17 @@ Result = TypeVar("Result")
 
 
 class Open(NamedTuple):
-    """Open a connection to this address ("host:port"). The result is a connection of the shell.
+    """Open a connection to this address ("host:port"). The result is a connection of the class that the *shell* uses:
+    the code that runs the steps, over blocking sockets or over asyncio.
 
     The shell raises UnavailableError if it cannot connect, and AuthenticationError if client and broker do not accept
     each other's certificates.
 
     Attributes:
         address: the address.
-        probe: None for an ordinary connection with the security settings of the client. PLAINTEXT or SSL for a connection
-            that only finds out the security protocol of a listener: without a login, and without a check of certificates.
+        probe: None for an ordinary connection with the security settings of the client. PLAINTEXT or SSL for a
+            connection that only finds out the security protocol of a listener: without a login, and without a check of
+            certificates.
     """
 
     address: str
@@ -32,8 +34,8 @@ class Open(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send bytes, in several pieces, over a connection of the shell. There is no result. The shell raises OSError if it
-    cannot send all of them.
+    """Send bytes, in several pieces, over a connection that `Open` has returned. There is no result. The code that runs
+    the steps raises OSError if it cannot send all of them.
     """
 
     connection: object
@@ -41,8 +43,8 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Receive exactly this many bytes from a connection of the shell. The result is a memoryview of the bytes. The
-    shell raises OSError if they do not arrive in time.
+    """Receive exactly this many bytes from a connection that `Open` has returned. The result is a memoryview of the
+    bytes. The code that runs the steps raises OSError if they do not arrive in time.
     """
 
     connection: object
@@ -81,6 +83,6 @@ Steps = Generator[Effect, Any, Result]
 
 
 def as_steps(call: Callable[[], Result]) -> Steps[Result]:
-    """Make steps without effects from a plain function."""
+    """Return steps that call a function, have no effects, and have the result of the function as their result."""
     return call()
     yield  # makes this function a generator

@@ -40,8 +40,8 @@ def get_token(credentials: LoginCredentials, address: str) -> str:
     user's function.
 
     Args:
-        credentials: of OAUTHBEARER.
-        address: the broker's, for messages.
+        credentials: the credentials of a login with OAUTHBEARER.
+        address: the address of the broker, for error messages.
 
     Raises:
         AuthenticationError: there is no token, and a retry cannot help.
@@ -114,7 +114,7 @@ def _asked(endpoint: TokenEndpoint, where: str) -> str:
 
 
 def _field(content: bytes, name: str) -> Any:
-    """Return a field of a JSON object; None if there is none."""
+    """Return a field of a JSON object; None if the bytes are not a JSON object, or the object has no such field."""
     try:
         found = parse_json(content)
     except (ValueError, RecursionError):

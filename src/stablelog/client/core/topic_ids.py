@@ -15,7 +15,8 @@ class TopicIds:
         self._ids: dict[str, UUID | None] = {}
 
     def check_topic(self, topic: TopicDescription) -> None:
-        """Check that a topic has the same id as before. The first call for a topic stores its id.
+        """Check that a topic has the same id as at the first call, which stores the id. Otherwise it is a new topic of
+        the same name, which lacks the earlier records of the producer.
 
         Raises:
             RefusedError: the topic was deleted and created again since.

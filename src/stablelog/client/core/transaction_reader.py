@@ -182,7 +182,9 @@ class TransactionReader:
             )
 
     def deliver_item(self, given: ReaderItem) -> None:
-        """Move the position after an item, because the program has got its transaction."""
+        """Move the reader's position to the marks of an item, which are behind its transaction. The caller calls this
+        when the program has got this transaction.
+        """
         self._marks |= given.marks
         self._commit_sequence = given.commit_sequence
 
@@ -212,7 +214,19 @@ class TransactionReader:
         group: str | None = None,
         commit_sequence: int = 0,
     ) -> dict[TopicPartition, TransactionStream]:
-        """Make a stream for each partition, beginning at its mark, and set the position to these marks."""
+        """Make a stream of transactions for each partition, beginning at its mark, and set the reader's position to
+        these marks.
+
+        Args:
+            cluster: the brokers.
+            topics: the topics by name.
+            marks: where to begin in each partition.
+            group: the transaction group, for the position; None if the partitions are read separately.
+            commit_sequence: the commit sequence of the position; 0 if the partitions are read separately.
+
+        Returns:
+            The stream of each partition.
+        """
         ids = {name: topic.topic_id for name, topic in topics.items()}
         self._marks, self._commit_sequence = dict(marks), commit_sequence
         self._position = ReadPosition(
@@ -302,7 +316,7 @@ class TransactionReader:
     def _start_of_partitions(
         self, cluster: Cluster
     ) -> Steps[tuple[dict[str, TopicDescription], dict[TopicPartition, Mark]]]:
-        """Return the topics, and for each partition the mark at which to begin."""
+        """Return the topics by name, and for each partition the mark at which to begin."""
         names, group, start = self._selection.topics, self._selection.group, self._start
         if isinstance(
             start, ReadPosition
@@ -387,7 +401,16 @@ class TransactionReader:
 def _start_of_cuts(
     start: ReadPosition | int | None, cut: Cut, topics: dict[str, TopicDescription]
 ) -> tuple[int, dict[TopicPartition, Mark]]:
-    """Return the commit sequence after which a reader of cuts begins, and the mark of each partition."""
+    """Find where a reader of cuts begins.
+
+    Args:
+        start: a position, a commit sequence, or None for new commits only.
+        cut: the present cut of the topics.
+        topics: the topics by name.
+
+    Returns:
+        The commit sequence after which the reader begins, and for each partition the mark at which to begin.
+    """
     if start is None:
         after = cut.commit_sequence
         return after, {
@@ -444,8 +467,11 @@ def _mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
 def _next_up_to(
     streams: dict[TopicPartition, TransactionStream], commit_sequence: int
 ) -> Steps[ReaderItem | None]:
-    """Return the next transaction of all partitions, at most this commit sequence; None if there is none. Its records
-    come from all streams that have this commit.
+    """Take the next transaction from the streams of all partitions: the one with the lowest commit sequence, which is
+    at most `commit_sequence`. Its records come from each stream that has this commit.
+
+    Returns:
+        The transaction with the marks behind it; None if no stream has such a transaction.
     """
     nexts: list[tuple[Commit, TopicPartition]] = []
     for target in sorted(streams):

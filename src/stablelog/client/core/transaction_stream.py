@@ -50,7 +50,8 @@ class ReadRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
-    """A whole transaction: its part in one partition, or its parts in all partitions that are read.
+    """A whole transaction: all its records in the partitions that are read. If each partition is read separately, these
+    are only its records in one partition.
 
     Attributes:
         commit_sequence: the number of its commit in the transaction group.
@@ -114,8 +115,8 @@ class TransactionStream:
 
     @property
     def end(self) -> int | None:
-        """The position after the last record that can be read, if the caller has taken all transactions before it; else
-        None.
+        """The position after the last record that can be read. None if transactions are left before it that the caller
+        has not taken.
         """
         return self._position if self._is_at_end and not self._listed else None
 
@@ -142,11 +143,12 @@ class TransactionStream:
 
     def peek_transaction(self, up_to: int | None = None) -> Steps[Commit | None]:
         """Return the bounds of the next transaction, without taking it; None if there is none yet. After a None without
-        `up_to`, no request is sent until `apply_fetched` is called.
+        `up_to`, no request is sent until `apply_fetched` is called, because only a new record can bring another
+        transaction.
 
         Args:
-            up_to: return only a transaction with at most this commit sequence. All commits up to it must be resolved:
-                their markers are durable in all partitions. None for any transaction.
+            up_to: return only a transaction with at most this commit sequence. The markers of all commits up to it must
+                be durable in all partitions. None for any transaction.
 
         Raises:
             DataLossError: transactions may have been removed before they were read, or the topic was deleted and
@@ -161,8 +163,10 @@ class TransactionStream:
         return self._listed[0]
 
     def _list_transactions(self) -> Steps[None]:
-        """Request the bounds of the next transactions. Raise DataLossError if transactions before them may have been
-        removed.
+        """Request the bounds of the next transactions, and store them.
+
+        Raises:
+            DataLossError: transactions before them may have been removed, or the topic was deleted and created again.
         """
         found = yield from describe_commits(
             self._cluster,
@@ -220,7 +224,7 @@ class TransactionStream:
         return records
 
     def _read_records(self, start: int, end: int) -> Steps[list[Record]]:
-        """Return the records in the offsets [start, end)."""
+        """Return the records whose offsets are at least `start` and less than `end`."""
         while self._fetched and self._fetched[0].offset < start:
             self._fetched.popleft()
         self._fetched_end = max(self._fetched_end, start)
@@ -345,8 +349,16 @@ def poll_streams(
     positions: Mapping[TopicPartition, int],
     wait_s: float = 0,
 ) -> Steps[bool]:
-    """Wait at most `wait_s` for records from these positions on, and pass what was fetched to the streams. Return
-    whether a partition has changed.
+    """Wait at most `wait_s` seconds for records from the given positions on, and pass what was fetched to the streams.
+
+    Args:
+        cluster: the brokers.
+        streams: the partitions.
+        positions: for each partition, where the next transaction begins.
+        wait_s: how many seconds to wait; 0 only looks.
+
+    Returns:
+        Whether a partition has changed: it has a new record, or it can no longer be read there.
     """
     for target, position in positions.items():
         streams[target].expect_records_from(position)

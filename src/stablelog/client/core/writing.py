@@ -65,7 +65,7 @@ class Writing:
         cluster: the brokers; used by this transaction alone until `release`.
         key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
         timeout_s: how long the transaction may stay open before it is aborted.
-        now: the seconds of the shell's clock.
+        now: the present time, in seconds of the clock of `steps.Now`.
         on_end: called with the outcome: the result of the commit, or the error with the reason of the abort. If an
             exception interrupts the call, it is repeated. After a commit, the partitions of `records` know the offsets.
         release: called once when no more requests will be sent.
@@ -77,7 +77,7 @@ class Writing:
             increments the key's version.
         is_key_free: whether another transaction may use the key after this one. This is so if this transaction has
             begun nothing under the key, or if its outcome is known and no error has shown another user of the key.
-        deadline: the time, in seconds of the shell's clock, at which the timeout has passed.
+        deadline: the time, in seconds of the clock of `steps.Now`, at which the timeout has passed.
         failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.
         records: the records. The shells add them here, if `is_ready`. If `records.is_due`, they call `send_due` before.
@@ -124,7 +124,7 @@ class Writing:
     # --- writing ---
 
     def is_ready(self, topic: str, now: float) -> bool:
-        """Whether `records` accepts a record of this topic at once. `now` is the clock of the shell."""
+        """Whether `records` accepts a record of this topic at once. `now` is the present time."""
         return (
             self._state is WritingState.OPEN
             and isinstance(topic, str)
@@ -235,7 +235,7 @@ class Writing:
         return self._state is WritingState.IN_DOUBT
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Allow other transactions to use the key: it returns to the pool when this transaction ends."""
+        """Let the key return to the pool at the end. `may_be_ending`: the broker may still write its abort markers."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = self.producer is None or self.producer.producer_epoch < EPOCH_MAX
 
@@ -427,7 +427,7 @@ class Writing:
         return aborted_error(f"it was open for longer than its timeout of {self.timeout_s:g} s")
 
     def _abort_on_error(self, steps: Steps[Result]) -> Steps[Result]:
-        """Run steps. On an error, abort the transaction, and raise the error of the transaction."""
+        """Run steps, and return their result. On an error, abort the transaction, and raise its error."""
         self._is_torn = True  # until the steps have ended; an exception may come at any line
         try:
             result = yield from steps
@@ -443,12 +443,12 @@ class Writing:
             raise
 
     def _abandon(self, cause: BaseException | None) -> Steps[RefusedError]:
-        """Abort a transaction whose commit was not requested. Return its error."""
+        """Abort a transaction whose commit was not requested. Return the error that the program gets."""
         yield from self._try_to_abort(cause)
         return self._set_failed_by(cause)
 
     def _try_to_abort(self, cause: BaseException | None) -> Steps[bool]:
-        """Request the abort. Return False if the transaction was committed before."""
+        """Request the abort. Return False if the transaction was committed before, else True."""
         is_aborted = True
         if self.producer is not None and self.producer.producer_id >= 0:
             self.producer.close()

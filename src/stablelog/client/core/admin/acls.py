@@ -101,7 +101,9 @@ def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> Steps[list[Ac
 
 
 def _numbers(asked: AclFilter) -> dict[str, Any]:
-    """Return the fields of a filter as a request contains them."""
+    """Return the fields of an ACL filter as a request contains them: the name of each field with its value, in which
+    enumerations are Kafka's numbers.
+    """
     return {
         "resource_type_filter": int(asked.resource_type),
         "resource_name_filter": asked.name,

@@ -136,8 +136,8 @@ def _resource_type(kind: str) -> int:
 
 
 def _connection(cluster: Cluster, kind: str, name: str) -> Steps[BrokerConnection]:
-    """Return a connection to a broker that knows the settings: for settings of a broker that broker, otherwise any
-    broker.
+    """Return a connection to a broker that can serve the request for these settings. For the settings of one broker,
+    this is that broker. For all other settings, any broker can serve the request.
     """
     if kind != "broker" or not name:
         return (yield from cluster.any_connection())

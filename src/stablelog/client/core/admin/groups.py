@@ -156,8 +156,13 @@ def _classic_group(found: Any) -> Group:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode the partitions assigned to a member in the classic protocol. The bytes come from the consumer: if they
-    cannot be decoded, the result is empty.
+    """Decode the partitions that are assigned to a member in the classic protocol.
+
+    Args:
+        data: the assignment as the consumer has encoded it. The broker does not check these bytes.
+
+    Returns:
+        The topic and partition of each assigned partition. The tuple is empty if the bytes cannot be decoded.
     """
     from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
     from kio.serial import entity_reader
@@ -236,8 +241,15 @@ def _check_offsets(code: ErrorCode, group_id: str) -> None:
 
 
 def remove_committed(answer: Any, left: dict[TopicPartition, int]) -> list[tuple[ErrorCode, str]]:
-    """Remove from `left` the partitions whose offsets a response to OffsetCommit or TxnOffsetCommit has accepted.
-    Return the error code and the name of each refused partition.
+    """Remove from `left` the partitions whose offsets the broker has accepted, so that `left` contains only those that
+    still have to be committed.
+
+    Args:
+        answer: the response to OffsetCommit or TxnOffsetCommit.
+        left: the offset to commit of each partition; changed in place.
+
+    Returns:
+        The error code and the name of each partition whose offset the broker has refused.
     """
     failures = []
     for topic in answer.topics:

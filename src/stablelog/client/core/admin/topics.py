@@ -191,5 +191,5 @@ def delete_records(
 
 
 def _time_left(cluster: Cluster) -> Steps[timedelta]:
-    """Return the timeout for a request that changes topics: the time that is left until the deadline of the call."""
+    """Return how long the broker may take to change a topic: the time until the deadline of the call."""
     return timedelta(milliseconds=max(1, int(1000 * cluster.time_left_s((yield NOW)))))

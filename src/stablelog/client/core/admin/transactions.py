@@ -127,7 +127,11 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Steps[Descr
 def describe_at_coordinator(
     connection: BrokerConnection, transactional_id: str
 ) -> Steps[DescribedTransaction]:
-    """Request the state of a transactional id from one coordinator.
+    """Request the state of a transactional id and its transaction from one coordinator, and return the state.
+
+    Args:
+        connection: to the coordinator.
+        transactional_id: the transactional id.
 
     Raises:
         RefusedError: the coordinator does not know the id.
