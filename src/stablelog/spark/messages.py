@@ -64,5 +64,7 @@ def _hide_traceback(error: Exception) -> None:
 
 
 def started_as() -> str:
-    """Return the name of the module that this process runs by `python -m`; empty if it was started in another way."""
+    """Return the name of the module that this process runs by `python -m`; an empty text if the process was started in
+    another way.
+    """
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")

@@ -60,7 +60,9 @@ class StreamOffsets:
 
     @property
     def stream_cut(self) -> StreamCut:
-        """The cut at these offsets. Only for a stream with the option cut=true, whose offsets always have one."""
+        """The cut at these offsets. It exists only for a stream with the option cut=true, whose offsets always have
+        one.
+        """
         assert self.cut is not None
         return self.cut
 
@@ -69,7 +71,7 @@ class StreamOffsets:
         return {topic for topic, now in topic_ids.items() if self.topic_ids.get(topic, now) != now}
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dictionary in canonical order: equal offsets result in equal JSON text."""
+        """Return the position as a dictionary for JSON, sorted so that equal positions result in equal JSON text."""
         found: dict[str, Any] = {}
         if self.cut is not None:
             found[CUT] = {"commitSequence": self.cut.commit_sequence, "group": self.cut.group}
@@ -81,7 +83,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffsets":
-        """Decode a dictionary of `to_json`."""
+        """Return the position that `to_json` has written as this dictionary."""
         cut = value.get(CUT)
         return cls(
             {
@@ -96,8 +98,9 @@ class StreamOffsets:
 
 
 def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
-    """Parse `{"topic": {"0": 23}}` with numbers of at least `least`. The offsets that a stream reports, with topic ids
-    and a cut, are valid, too.
+    """Parse `{"topic": {"0": 23}}`, and return the number of each partition, here `{("topic", 0): 23}`. Each number
+    must be at least `least`. The offsets that a stream reports are valid, too; their topic ids and their cut are
+    ignored.
 
     Raises:
         ValueError: the text has another form, or names no partition.
@@ -117,7 +120,7 @@ def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object. Raises ValueError if a key stands twice."""
+    """Return the pairs of a JSON object as a dictionary. Raises ValueError if a key stands there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -134,7 +137,8 @@ def _partition_number(text: str) -> int:
 
 
 def parse_assign(text: str) -> tuple[TopicPartition, ...]:
-    """Parse the partitions in `{"topic": [0, 1]}`.
+    """Parse partitions, and return them as pairs of topic and number: `(("topic", 0), ("topic", 1))` for the text
+    `{"topic": [0, 1]}`.
 
     Raises:
         ValueError: the text has another form, or names no partition.
@@ -149,7 +153,7 @@ def parse_assign(text: str) -> tuple[TopicPartition, ...]:
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """Parse the numbers in `0,3,5-7`.
+    """Parse numbers and ranges of numbers, and return all the numbers: 0, 3, 5, 6 and 7 for the text `0,3,5-7`.
 
     Raises:
         ValueError: the text has another form.
@@ -165,7 +169,7 @@ def parse_indexes(text: str) -> frozenset[int]:
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    """Group the offsets of partitions by topic."""
+    """Group the offsets of partitions by topic. Return, for each topic, its offsets by the number of the partition."""
     found: dict[str, dict[int, int]] = {}
     for (topic, index), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[index] = offset
@@ -174,6 +178,11 @@ def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]
 
 def whole_number(value: object, least: int = 0, most: int = NUMBER_MAX) -> int:
     """Return a whole number from JSON or text. A fraction is an error and is not rounded.
+
+    Args:
+        value: the number, or its text.
+        least: the least valid number.
+        most: the greatest valid number.
 
     Raises:
         ValueError: the value is not a whole number, or is out of range.
@@ -184,5 +193,5 @@ def whole_number(value: object, least: int = 0, most: int = NUMBER_MAX) -> int:
     if number < least:
         raise ValueError(f"{number} is less than {least}")
     if number > most:
-        raise ValueError(f"{number} is more than {most}")
+        raise ValueError(f"the number {number} is greater than {most}, the greatest valid number")
     return number

@@ -120,12 +120,12 @@ class WriteOptions:
 
 
 def is_store_url(path: str | None) -> bool:
-    """Whether the option path is the URL of an object store, and not a directory."""
+    """Return whether the option path is the URL of an object store, and not a directory."""
     return path is not None and "://" in path
 
 
 def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
-    """Check the options of a read.
+    """Check the options of a read, and return their values.
 
     Args:
         given: the options as Spark passes them. Their names may be in upper or lower case.
@@ -202,12 +202,12 @@ def _store_settings(given: Mapping[str, str]) -> StoreSettings:
     options = dict(given)
     text = options.pop(ALLOW_HTTP, "false").lower()
     if text not in ("true", "false"):
-        raise UsageError(f"{STORE_PREFIX}{ALLOW_HTTP} is neither true nor false")
+        raise UsageError(f"the option {STORE_PREFIX}{ALLOW_HTTP} must be true or false")
     return StoreSettings(tuple(sorted(options.items())), allow_http=text == "true")
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Check the options of a write.
+    """Check the options of a write, and return their values.
 
     Raises:
         UsageError: an option is unknown, missing, contradictory or out of range. The message names the option
@@ -305,7 +305,7 @@ class _Values:
                 raise UsageError(f"{other} and {same} are the same option: give one of them")
 
     def has(self, name: str) -> bool:
-        """Whether an option was given with a value that is not empty."""
+        """Return whether an option was given with a value that is not empty."""
         return bool(self._texts.get(name, "").strip())
 
     def __getitem__(self, name: str) -> Any:

@@ -28,8 +28,8 @@ class FileExtent:
 
     Attributes:
         inode: inode of the planned file. Compaction replaces a file by one with the same name and another inode.
-        proof: size of the whole log file in bytes, and CRC-32C over its batch headers, from its summary; None without a
-            summary.
+        proof: the size of the whole log file in bytes and the CRC-32C over its batch headers, both from the segment's
+            summary, with which a task checks the file; None if the segment has no summary.
     """
 
     path: str
@@ -46,7 +46,8 @@ class ObjectExtent:
 
     Attributes:
         crc_before: CRC-32C over the headers of all batches of the log file before the range; None if it is unknown.
-        crc_after: the same, with the batches in the range.
+        crc_after: CRC-32C over the headers of all batches of the log file up to the end of the range; None if it is
+            unknown.
         start: the offset at which the range begins in the log.
         end: the offset at which it ends.
         points: the cut points inside the range: the position in the log file, and the CRC-32C over the headers of all
@@ -112,7 +113,8 @@ class Piece:
         extents: the bytes of the segment files that contain the range; empty if the task does not read files.
         aborted: (producer id, first offset, offset of the marker) of the aborted transactions in the extents.
         topic_id: id of the topic at the time of planning; empty if unknown.
-        stored: what the task needs to read the range from an object store; None if it does not read there.
+        stored: what the task needs to read the range from an object store; None if the task reads it from files or
+            from the broker.
     """
 
     topic: str
@@ -142,10 +144,14 @@ class Span(Protocol):
         """The size of the range's record batches in bytes."""
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
-        """Divide the range into two, the first of about this size in bytes. Return None if it cannot be divided."""
+        """Divide the range into two, the first of about this size in bytes. Return both in a pair; None if the range
+        cannot be divided.
+        """
 
     def cut_at(self, offset: int) -> tuple[Self, Self]:
-        """Divide the range at this offset, which is inside the range and begins the second part."""
+        """Divide the range into two at this offset, which is inside the range and begins the second one. Return both
+        in a pair.
+        """
 
     def piece(self) -> Piece:
         """Return the range as a `Piece`, which is sent to one task."""
@@ -163,15 +169,15 @@ class FetchSpan:
     topic_id: str = ""
 
     def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
-        """Divide the range into two, the first of about this size in bytes, as if all offsets had the same size. Return
-        None if the range cannot be divided.
+        """Divide the range into two, the first of about this size in bytes. All offsets count as equally large. Return
+        both in a pair; None if the range cannot be divided.
         """
         count = self.end - self.start
         at = self.start + max(1, count * size // max(self.size, 1))
         return self.cut_at(at) if at < self.end else None
 
     def cut_at(self, offset: int) -> "tuple[FetchSpan, FetchSpan]":
-        """Divide the range at this offset, and its estimated size in proportion."""
+        """Divide the range into two at this offset, and its estimated size in proportion. Return both in a pair."""
         assert self.start < offset < self.end
         size = self.size * (offset - self.start) // (self.end - self.start)
         return (
@@ -214,9 +220,10 @@ def plan_tasks(spans: Iterable[Span], limits: TaskLimits) -> list[tuple[Piece, .
 
 
 def shares(amounts: Mapping[Key, int], limit: int) -> dict[Key, int]:
-    """Divide `limit` among the amounts, in proportion, so that each amount above 0 gets at least 1.
+    """Divide `limit` among the amounts, in proportion to them. Return the share of each amount, by its key.
 
-    If there are more amounts than the limit, some shares are 0. The same amounts always give the same shares.
+    Each amount above 0 gets at least 1, unless there are more amounts than `limit`: then some shares are 0. The same
+    amounts always give the same shares.
     """
     total = sum(amounts.values())
     if total <= limit:
@@ -256,7 +263,14 @@ def _shortened(spans: Iterable[Span], offsets_max: int | None) -> Iterable[Span]
 
 
 def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[list[Span]]:
-    """Fill tasks with the spans (ranges of offsets) in order. Divide a span that does not fit into the current task."""
+    """Fill tasks with the spans (ranges of offsets) in order, and divide a span that does not fit into the current
+    task. Return the spans of each task.
+
+    Args:
+        spans: the ranges of offsets that are read.
+        target: the size of a task in bytes.
+        offsets_max: the maximum number of offsets of a task; None for no maximum.
+    """
     tasks: list[list[Span]] = []
     size = count = 0
     for span in _shortened(spans, offsets_max):
@@ -285,7 +299,9 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
 
 
 def _spread(tasks: list[list[Span]], count_min: int) -> list[list[Span]]:
-    """Halve the largest tasks until there are `count_min` tasks, or none can be divided."""
+    """Halve the largest tasks until there are `count_min` tasks, or none can be divided. Return the spans of each
+    task.
+    """
     while len(tasks) < count_min:
         parted = [n for n, task in enumerate(tasks) if len(task) > 1 or task[0].end - task[0].start > 1]
         if not parted:

@@ -26,10 +26,8 @@ def candidates() -> Iterator[Path]:
 
 
 def own_directory(name: str) -> Path | None:
-    """Return a directory of this name to which only this user may write. Create it if it does not exist.
-
-    Returns:
-        None if such a directory is not possible in any of the `candidates`.
+    """Return a directory of this name to which only this user may write. It is created if it does not exist. Return
+    None if such a directory is not possible in any of the `candidates`.
     """
     for candidate in candidates():
         path = candidate / name
@@ -59,6 +57,8 @@ def images_directories(name: str) -> Iterator[Path]:
 
 
 def _is_whose(path: Path, uid: int) -> bool:
-    """Whether the path is a directory that belongs to this user and to which no other user may write."""
+    """Return whether the path is a directory that belongs to the user with the id `uid`, and to which no other user
+    may write.
+    """
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022

@@ -64,8 +64,9 @@ def _counted(options: ReadOptions, log: Log) -> int:
 
 
 def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool) -> int | None:
-    """Count the records of a range in its segment files. Return None if the files lack a part of the range and a broker
-    can count instead.
+    """Return the number of records of a range, counted in its segment files. Return None if the files lack a part of
+    the range and a broker can count instead. `committed` is True for a read-committed reader, which does not get
+    aborted records.
     """
     try:
         return retry_if_files_changed(

@@ -36,7 +36,12 @@ SCHEMA = StructType(
 
 
 def default_schema(*, include_headers: bool, include_commits: bool = False) -> StructType:
-    """Return the schema of a read for which the user gives no schema."""
+    """Return the schema of a read for which the user gives no schema: the columns of Spark's Kafka connector.
+
+    Args:
+        include_headers: whether the read also has the column headers.
+        include_commits: whether the read also has the columns of commits, such as commitSequence.
+    """
     left_out = set() if include_headers else {"headers"}
     if not include_commits:
         left_out |= set(OF_COMMITS)
@@ -85,7 +90,7 @@ class Columns:
 
 
 def shaped(batch: Any, schema: Any) -> Any:
-    """Return the batch with this Arrow schema, which may declare columns as not nullable.
+    """Return the batch with this Arrow schema, which may declare that a column has no nulls.
 
     Raises:
         UsageError: a column has a null that the schema does not allow.

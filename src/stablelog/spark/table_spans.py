@@ -58,12 +58,12 @@ class TableSpan(ABC, Generic[_Source, _Row]):
 
     @cached_property
     def _first(self) -> int:
-        """The place in the table of the first row of the range."""
+        """The index in the table of the first row of the range."""
         return bisect_right(self._table, self.start, key=attrgetter("end_offset"))
 
     @cached_property
     def _after(self) -> int:
-        """The place after the last row."""
+        """The index in the table after the last row of the range."""
         return bisect_left(self._table, self.end, self._first, key=attrgetter("start_offset"))
 
     @property
@@ -80,7 +80,7 @@ class TableSpan(ABC, Generic[_Source, _Row]):
         return last.size_before + last.size - self._table[self._first].size_before
 
     def cut_at(self, offset: int) -> tuple[Self, Self]:
-        """Divide the range at this offset or position."""
+        """Divide the range into two at this offset, or position in commit order. Return both in a pair."""
         assert self.start < offset < self.end
         return (
             type(self)(self._source, self.start, offset, self._topic_id, self._table),
@@ -88,7 +88,9 @@ class TableSpan(ABC, Generic[_Source, _Row]):
         )
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
-        """Divide the range in two, the first of about this size in bytes. Return None if it cannot be divided."""
+        """Divide the range into two, the first of about this size in bytes. Return both in a pair; None if the range
+        cannot be divided.
+        """
         at = self._offset_after(size) if self._first < self._after else None
         return self.cut_at(at) if at is not None and self.start < at < self.end else None
 

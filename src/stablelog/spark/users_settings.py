@@ -39,7 +39,7 @@ def users_settings() -> dict[str, str]:
 
 
 def submitted(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the settings in the arguments of spark-submit, as key and value."""
+    """Yield the settings in the arguments of spark-submit, each as a pair of name and value."""
     words = iter(
         [part for one in arguments for part in (one.split("=", 1) if one.startswith("--") else [one])]
     )

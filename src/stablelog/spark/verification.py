@@ -73,7 +73,9 @@ def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
 
 
 def _checked(options: ReadOptions, batches: Iterator[Any]) -> Iterator[Any]:
-    """Check the segments of some Arrow batches. Yield a row for each object. Runs in a task."""
+    """Check the segments that some Arrow batches name. Yield Arrow batches with a row for each object that was
+    checked. Runs in a task.
+    """
     import pyarrow as pa
 
     from stablelog.spark.objects.object_check import object_fault

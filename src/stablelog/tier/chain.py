@@ -103,7 +103,8 @@ Steps = Generator[Request, Any, Result]
 
 
 def claim_epoch(nonce: bytes) -> Steps[int]:
-    """Take the next broker epoch: a number greater than each that is taken. It identifies this start of the broker.
+    """Take the next broker epoch, and return it: a number greater than every epoch that was taken before. It
+    identifies this start of the broker.
 
     Args:
         nonce: 16 bytes that no other start of a broker has.
@@ -182,7 +183,17 @@ class Chain:
         check: Callable[[bytes | None], Result],
         void: Collection[bytes],
     ) -> "Steps[_Checked[Result]]":
-        """List the chain, and call `check` with the last manifest, unless `before` has a check of the same manifest."""
+        """List the chain, and call `check` with the last manifest.
+
+        Args:
+            before: the result of an earlier call; None at the first one. If it is a check of the same manifest, its
+                result is used, and `check` is not called again.
+            check: called with the payload of the last manifest; see `take_over`.
+            void: the nonces of interrupted restores, whose manifests do not count.
+
+        Returns:
+            The listed objects, the names of the manifests of lower epochs, and the result of `check`.
+        """
         missing = None
         while True:
             links = yield from self._list_links()
@@ -225,8 +236,8 @@ class Chain:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this broker knows which manifest is the last one. It does not before the take-over, and after a
-        publication whose result is unknown.
+        """Whether this broker knows which manifest is the last one. False before the take-over, and after a
+        publication whose result is unknown because the store did not answer.
         """
         return self._is_owner and self._unsettled is None
 
@@ -250,11 +261,11 @@ class Chain:
         return [self._partition.chain_key(name) for name in old]
 
     def delete_objects(self) -> Steps[None]:
-        """Delete all objects of the chain of a partition whose topic was deleted: the manifests, then the claims and
-        fences.
+        """Delete all objects of the chain of a partition whose topic was deleted: first the manifests, then the claims
+        and fences.
 
-        Without fences, a stalled broker may create a manifest there. The object `deleted` of the topic has to exist:
-        because of it, no reader and no restore uses this manifest.
+        The object `deleted` of the topic has to exist before. After the fences are deleted, a stalled broker may still
+        create a manifest there. Because of the object `deleted`, no reader and no restore uses this manifest.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. Nothing was deleted.
@@ -302,8 +313,8 @@ class _Checked(NamedTuple, Generic[Result]):
 
 
 def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_ChainLink]:
-    """Return the objects of a partition's chain from a listing of the store, in order. The kind of an object follows
-    from its size: only a manifest has a payload.
+    """Return the objects of a partition's chain, in the order of their names, from a listing of the store (the key and
+    the size of each object). The kind of an object follows from its size, because only a manifest has a payload.
     """
     links = []
     for key, size in listed:
@@ -350,16 +361,25 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
 
 
 def same_payload(payload: bytes | None) -> bytes | None:
-    """Return the payload unchanged. A take-over by a caller without a local log uses this function as its `check`."""
+    """Return the payload of the last manifest unchanged; None if there is no manifest. A caller that has no local log,
+    with which the manifest could be compared, passes this function as `check` to `Chain.take_over`.
+    """
     return payload
 
 
 def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, bytes]:
-    """Check an object of the chain after its download. Return the nonce of the broker that wrote the object, and the
-    payload.
+    """Check an object of the chain after its download.
+
+    Args:
+        key: the key of the object, for messages.
+        content: the content of the object; None if it does not exist.
+        kind: the kind that the object must have.
+
+    Returns:
+        A pair: the nonce of the broker that wrote the object, and the payload of the object.
 
     Raises:
-        DamageError: it is damaged, missing or of another kind.
+        DamageError: the object is damaged, missing or of another kind.
     """
     if content is None:
         raise DamageError(f"the object store lists {key}, but does not return it: restore the object")
@@ -376,14 +396,15 @@ def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, byt
 
 
 def encode_link(kind: LinkKind, epoch: int, nonce: bytes, payload: bytes = b"") -> bytes:
-    """Encode an object of the chain: a claim, a manifest or a fence."""
+    """Return the content of an object of the chain: a claim, a manifest or a fence. Only a manifest has a payload."""
     assert bool(payload) is (kind is LinkKind.MANIFEST), "only a manifest has a payload, so its size tells it"
     content = LINK.pack(VERSION, 0, kind, epoch, nonce) + payload
     return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
 
 def decode_link(content: bytes) -> tuple[LinkKind, bytes]:
-    """Decode an object of the chain. Return its kind and its payload.
+    """Decode an object of the chain. Return a pair: the kind of the object and its payload, which is empty for a claim
+    and a fence.
 
     Raises:
         UnknownFormatError: a later release has written the object.

@@ -43,7 +43,9 @@ def copyable(segments: LogSegments, end_offset: int, stable_offset: int) -> list
 
 
 def view_start_of(partition: Partition) -> int:
-    """Return the first position of a commit-ordered partition that is not deleted; 0 for another partition."""
+    """Return the first position in commit order whose record is not deleted; 0 for a partition that is not
+    commit-ordered.
+    """
     return 0 if partition.view is None else partition.view.start_offset
 
 
@@ -70,7 +72,9 @@ def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[Inde
 
 
 def epochs_up_to(entries: Sequence[tuple[int, int]], end_offset: int) -> LeaderEpochs:
-    """Return the leader epochs that begin before an offset. Kafka copies this list with each segment."""
+    """Return those of the leader epochs (pairs of an epoch and its first offset) that begin before `end_offset`. Kafka
+    copies this list with each segment, so that a reader of the segment knows the epochs of the log up to its end.
+    """
     epochs = LeaderEpochs(list(entries))
     epochs.truncate_to(end_offset)
     return epochs

@@ -55,7 +55,7 @@ class CutPoint(NamedTuple):
 def encode_cut_points(
     summary: Summary, read: Callable[[int, int], bytes], chunk_size: int
 ) -> tuple[bytes, bytes]:
-    """Choose the cut points of a log file.
+    """Choose the cut points of a log file, and encode them for the manifest.
 
     Args:
         summary: the summary of the segment.
@@ -64,7 +64,7 @@ def encode_cut_points(
             COUNT_MAX.
 
     Returns:
-        The encoded cut points, and the encoded CRCs of the headers before them.
+        A pair: the encoded cut points, and the encoded CRCs, one for each cut point, over all batch headers before it.
 
     Raises:
         DamageError: the batch headers of the log file are not those of the summary. They are also checked if the log
@@ -130,9 +130,17 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
 
 
 def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[int, int, RangeProof | None]:
-    """Return the chunk of a log file that contains a byte: its begin, its end, and the CRCs that prove its batch
-    headers. The proof is None if Apache Kafka has copied the segment: the manifest then has no CRCs, and chunks have
-    `chunk_size` bytes.
+    """Return the chunk of a log file that contains the byte at a position.
+
+    Args:
+        segment: the segment, with its cut points.
+        position: the position of the byte in the log file.
+        chunk_size: the size of a chunk, in bytes, in a segment that Apache Kafka has copied. Such a segment has no cut
+            points in the manifest.
+
+    Returns:
+        A tuple: the positions at which the chunk begins and ends, and the CRCs that prove its batch headers; None in
+        place of the CRCs if the manifest has none.
 
     Raises:
         DamageError: the manifest describes impossible cut points.

@@ -47,7 +47,7 @@ EVERYTHING: Final = Pin(0, 2**63 - 1, "")
 
 
 class _Known(NamedTuple):
-    """A pin, and the time in seconds at which this broker has first listed the pin."""
+    """A pin, and the time in seconds, by this broker's clock, at which the broker has first listed the pin."""
 
     pin: Pin
     listed_s: float
@@ -74,7 +74,8 @@ class ObjectDeletion:
         now_s: the time of a clock that is never set back, in seconds.
 
     Attributes:
-        gone: the segments whose objects are deleted, and that the last manifest names. The next one must not name them.
+        gone: the ids of the segments whose objects are deleted, but which the last manifest still names. The next
+            manifest must not name them.
     """
 
     def __init__(self, partition: RemotePartition, chain: Chain, manifest: Manifest, now_s: float) -> None:
@@ -121,7 +122,9 @@ class ObjectDeletion:
         return self._sweep_s == math.inf and not self._found
 
     def is_due(self, now_s: float, delay_s: float) -> bool:
-        """Whether `find_objects` may find an object now, or `delete_found` has one to delete."""
+        """Return whether there may be something to delete: whether `find_objects` may find an object now, or
+        `delete_found` has one to delete. `delay_s` is the delay of deletions, in seconds.
+        """
         if self._found:
             return True
         if not self._chain.is_settled:
@@ -139,12 +142,13 @@ class ObjectDeletion:
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
     def find_objects(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
-        """List the store, and find the objects that may be deleted now. Does nothing while `delete_found` still has
-        objects to delete. No upload may be running.
+        """List the store, and remember for `delete_found` the objects that may be deleted now. This does nothing while
+        `delete_found` still has objects to delete. No upload may be running: the objects of an upload would look like
+        orphans, because no manifest names them yet.
 
         Args:
             manifest: the last published manifest.
-            now_s: the time.
+            now_s: the time of a clock that is never set back, in seconds.
             delay_s: the delay of deletions, in seconds.
 
         Raises:
@@ -176,7 +180,8 @@ class ObjectDeletion:
             count_max: at most so many segments and other objects are deleted. The next call continues.
 
         Returns:
-            Whether something is left to delete. If a request fails, the next call repeats it.
+            True if something is left to delete, so that the caller calls again. If a request fails, the next call
+            repeats it.
         """
         for _ in range(min(count_max, len(self._found))):
             found = self._found[0]
@@ -207,8 +212,8 @@ class ObjectDeletion:
     def _sweep_orphans(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
     ) -> list[_Found]:
-        """Return the orphans that an earlier sweep has listed, too, and whose delay has passed. Remember the others for
-        the next sweep.
+        """Return the orphans that may be deleted: those that an earlier sweep has also listed, at least the delay of
+        deletions ago. The other orphans are remembered for the next sweep.
         """
         named = named_keys(self._partition, manifest)
         orphans = [key for key in listed if key not in named and is_segment_or_part(self._partition, key)]
@@ -221,7 +226,9 @@ class ObjectDeletion:
         return [_Found(None, (key,)) for key in known]
 
     def _valid_pins(self, now_s: float) -> Steps[list[Pin]]:
-        """Return the valid pins, and delete the expired ones. A pin that cannot be decoded protects all segments."""
+        """Return the valid pins. Pins that have expired are deleted from the store, because no reader renews them. A
+        pin that cannot be decoded counts as one that protects all segments.
+        """
         keys = [key for key, _ in (yield List(self._partition.pins))]
         self._pins = {key: self._pins[key] for key in keys if key in self._pins}
         for key in keys:
@@ -252,5 +259,5 @@ def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
 
 
 def is_segment_or_part(partition: RemotePartition, key: str) -> bool:
-    """Whether a key of a partition's directory is that of a segment's object, or of a part of a manifest."""
+    """Return whether a key in a partition's directory is that of a segment's object, or of a part of a manifest."""
     return partition.is_segment(key) or key.startswith(f"{partition.directory}/part/")

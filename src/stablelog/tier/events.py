@@ -51,8 +51,8 @@ def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentR
 def partition_deleted(
     partition: RemotePartition, now_ms: int, broker_id: int, state: DeletionState = DeletionState.MARKED
 ) -> PartitionDeleteRecord:
-    """Return the event that a partition's topic was deleted (`DeletionState.MARKED`), or that its objects are gone
-    (`FINISHED`).
+    """Return the event that a partition's topic was deleted (the state is `DeletionState.MARKED`), or that all objects
+    of the partition were deleted from the store (the state is `DeletionState.FINISHED`).
     """
     return PartitionDeleteRecord(
         topic_partition=_topic_partition(partition),
@@ -118,8 +118,8 @@ class Events:
     def missing_events(
         self, partition: RemotePartition, manifest: Manifest, now_ms: int, broker_id: int
     ) -> Iterator[MetadataRecord]:
-        """Yield the events that `__remote_log_metadata` lacks. After the caller has appended them, the topic agrees
-        with the manifest.
+        """Yield the events that a manifest demands and that `__remote_log_metadata` lacks, in the order in which the
+        caller must append them. After that, the topic agrees with the manifest.
 
         A segment that the topic has as copied and that the manifest lacks was deleted from the store. This does not
         apply to segments that Apache Kafka has copied: this broker has no manifest of them.
@@ -142,8 +142,8 @@ class Events:
                 yield _update(partition, segment_id, state, now_ms, broker_id)
 
     def mark_followed(self, manifest: Manifest) -> None:
-        """Record that the topic has all events of this manifest. Copies that the manifest does not name have failed,
-        and are dropped.
+        """Record that the topic has all events of this manifest. The states of copies that the manifest does not name
+        are dropped: these copies have failed.
         """
         named = {segment.segment_id for segment in manifest.segments}
         self.states = {

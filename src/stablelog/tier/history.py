@@ -58,7 +58,7 @@ class LocalHistory(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The end of the local log."""
+        """The offset after the last record of the local log."""
         return self.segments[-1].end_offset if self.segments else self.start_offset
 
 
@@ -67,8 +67,8 @@ class ProvenManifest(NamedTuple):
 
     Attributes:
         manifest: the manifest.
-        is_foreign: whether the store says something of the partition that is not true of the local log, so that the
-            next manifest must be published soon.
+        is_foreign: whether the last manifest says something that is not true of the local log, because another
+            incarnation of the partition has published it. The next manifest must then be published soon.
         lost: the offsets of records that were only in the store, and that another incarnation has deleted; None if
             there are none.
     """
@@ -79,8 +79,9 @@ class ProvenManifest(NamedTuple):
 
 
 def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenManifest:
-    """Check that the last manifest in the store belongs to the history of the local log. Return it, corrected where the
-    local log differs.
+    """Check that the last manifest in the store belongs to the history of the local log: that it was published by a
+    broker whose log was this one. Return the manifest with corrections where the local log differs, for example in the
+    log start offset.
 
     Args:
         manifest: the last manifest; None if there is none.
@@ -120,7 +121,10 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
 
 
 def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
-    """Check that the store still has all segments that this directory has published."""
+    """Check that the last manifest in the store still names all segments that this directory has published. Raises
+    DamageError if it does not: then the store has lost segments, or another incarnation of the partition has published
+    the manifest.
+    """
     if local.recorded is None or not local.recorded.segments:
         return
     known_end = local.recorded.segments[-1].end_offset
@@ -174,9 +178,10 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
 
 
 def is_same(row: RemoteSegment | None, segment: Segment) -> bool:
-    """Whether a remote segment can be a copy of a local segment. The batch headers, which contain the CRCs of the
-    batches, must be the same. If aborted data was removed from one of the two, only the numbers of committed records
-    are compared.
+    """Return whether a remote segment can be a copy of a local segment. The batch headers of both, which contain the
+    CRCs of the batches, must be the same. If the data of aborted transactions was removed from one of the two, their
+    headers differ, and only the numbers of committed records are compared. `row` is None if the store has no such
+    segment.
     """
     if row is None or row.end_offset != segment.end_offset:
         return False

@@ -83,7 +83,7 @@ class IndexRange(NamedTuple):
 
 
 def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -> IndexRange:
-    """Return where an index stands in the object of indexes of a segment: position, size and CRC.
+    """Return the place of an index in the object of indexes of a segment: its position and size in bytes, and its CRC.
 
     Args:
         summary: the summary of the segment.
@@ -121,8 +121,8 @@ def _directory(files: Mapping[IndexKind, Buffer]) -> bytes:
 
 
 def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
-    """Decode an object of indexes. Return its files by kind; none for empty bytes, which stand for an object that does
-    not exist.
+    """Decode an object of indexes. Return its files by kind. The result is an empty dictionary if `content` is empty,
+    which stands for an object that does not exist.
 
     Raises:
         UnknownFormatError: a later release has written the object.

@@ -78,8 +78,8 @@ class LocalState:
         return read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
 
     def log_start(self, local_start: int) -> int:
-        """Return the log start offset of a partition whose local log begins at `local_start`: with a remote tier it may
-        be smaller. Raises the errors of `read_manifest`.
+        """Return the log start offset of a partition whose local log begins at `local_start`. It is smaller than
+        `local_start` if the first records are only in the object store. Raises the errors of `read_manifest`.
         """
         manifest = self.read_manifest()
         if manifest is None:
@@ -89,7 +89,8 @@ class LocalState:
     def write_manifest(
         self, content: bytes, parts: Iterable[ManifestPart] = (), new: Mapping[uuid.UUID, bytes] | None = None
     ) -> None:
-        """Record a published manifest with its parts. Durable on return.
+        """Record a published manifest with its parts in the partition's directory. The files are durable when this
+        method returns.
 
         Args:
             content: the payload of the manifest.
@@ -97,7 +98,8 @@ class LocalState:
             new: the contents of those parts that are not recorded yet, by the id of the part.
 
         Raises:
-            DiskError: the manifest that was recorded before, or this one, is recorded.
+            DiskError: the disk has failed or is full. The directory then records either the earlier manifest or this
+                one.
         """
         for part_id, part_content in (new or {}).items():
             self._disk.write_atomic(self._part_path(part_id), part_content)
@@ -108,5 +110,7 @@ class LocalState:
                 self._disk.remove(self._directory / name)
 
     def write_start(self, start_offset: int) -> None:
-        """Record a log start offset. Durable on return. Raises DiskError; nothing changed."""
+        """Record a log start offset. The file is durable when this method returns. If DiskError is raised, the offset
+        that was recorded before still counts.
+        """
         self._disk.write_atomic(self._directory / REMOTE_LOG_START_FILE, encode_log_start(start_offset))

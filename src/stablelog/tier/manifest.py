@@ -70,8 +70,10 @@ class Manifest(NamedTuple):
         cluster_id: the id of the cluster that writes the manifest.
         log_start: the log start offset of the partition. Segments before this offset are being deleted.
         segments: the segments in the order of their offsets, without gaps. Those in parts are among them.
-        parts: the parts of the last published manifest, in the order of offsets; see `parts.divided`.
-        published: what the broker knew of the topic then; None in a manifest that was never published.
+        parts: the parts of the last published manifest, in the order of offsets; see
+            `manifest_parts.divide_into_parts`.
+        published: what the broker knew of the partition and its topic when it published the manifest; None in a
+            manifest that was never published.
     """
 
     cluster_id: str
@@ -82,7 +84,9 @@ class Manifest(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one in the object store; the log start if that is greater or nothing is there."""
+        """The offset after the last one in the object store; the log start offset if that is greater, or if the store
+        has no segment.
+        """
         return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])
 
     def segments_of(self, part: ManifestPart) -> Sequence[RemoteSegment]:
@@ -151,12 +155,14 @@ class ManifestSegments(SegmentRows[RemoteSegment]):
 
 
 def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:
-    """Return the index of the first segment with this base offset or a greater one."""
+    """Return the index of the first segment with this base offset or a greater one; the number of segments if there is
+    none.
+    """
     return bisect_left(segments, base_offset, key=attrgetter("base_offset"))
 
 
 def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
-    """Encode a manifest. Segments in parts are left out: the parts are objects of their own."""
+    """Return the encoded manifest. Segments in parts are left out, because each part is stored in its own object."""
     rows = list(manifest.segments)
     for part in reversed(manifest.parts):
         begin = place_of(rows, part.base_offset)
@@ -177,7 +183,9 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
 def encode_part(
     part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int
 ) -> tuple[ManifestPart, bytes]:
-    """Encode a part of a manifest. Return the manifest's entry for the part, and the content of the part's object."""
+    """Encode a part of a manifest, with these segments. Return a pair: the description of the part, which the manifest
+    contains, and the content of the part's object.
+    """
     content = _encode(PART_KEY, {"version": PART_VERSION, "count": len(segments)}, segments, now_ms)
     return ManifestPart(
         part_id, segments[0].base_offset, len(segments), len(content), crc32c(content)
@@ -228,7 +236,9 @@ def decode_manifest(
 
 
 def decode_without_parts(content: bytes) -> Manifest:
-    """Decode a manifest, without the segments that are in its parts. Raises UnknownFormatError or DamageError."""
+    """Return a decoded manifest without the segments that are in its parts, which are not loaded. Raises
+    UnknownFormatError or DamageError.
+    """
     head, segments = _decode(content, HEAD_KEY)
     try:
         version, cluster_id, log_start, count = (
@@ -245,7 +255,9 @@ def decode_without_parts(content: bytes) -> Manifest:
             f"a manifest of version {version}; this release reads up to version {PARTED_VERSION}"
         )
     if len(segments) != count:
-        raise DamageError(f"a manifest has {len(segments)} segments, and its head says {count}")
+        raise DamageError(
+            f"a manifest is damaged: it has {len(segments)} segments, and its first record says that it has {count}"
+        )
     parts = _parts_of(head) if version == PARTED_VERSION else ()
     return Manifest(cluster_id, log_start, tuple(segments), parts, published_of(head))
 
@@ -280,7 +292,7 @@ def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
 
 
 def decode_part(content: bytes) -> list[RemoteSegment]:
-    """Return the segments of a part. Raises UnknownFormatError or DamageError."""
+    """Return the segments in the content of a part's object. Raises UnknownFormatError or DamageError."""
     head, segments = _decode(content, PART_KEY)
     version = head.get("version")
     if type(version) is int:
@@ -291,20 +303,27 @@ def decode_part(content: bytes) -> list[RemoteSegment]:
 
 
 def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegment]]:
-    """Decode a manifest or a part, which are files of record batches: the first record is the head, and each further
-    record is a segment.
+    """Decode a manifest or a part. Both are files of record batches: the first record is the head, which describes the
+    whole file, and each further record is a segment.
+
+    Args:
+        content: the bytes of the file.
+        key: the key that the first record must have.
+
+    Returns:
+        A pair: the head as a dictionary, and the segments.
     """
     what = key.decode()
     records = _records(content)
     first = next(records, None)
     if first is None or first.key != key:
-        raise DamageError(f"a {what} does not begin with its head")
+        raise DamageError(f"a {what} is damaged: its first record is not the one that describes it")
     try:
         head = parse_json(first.value or b"")
     except ValueError as error:
         raise DamageError(f"the head of a {what} is damaged: {in_words(error)}") from error
     if not isinstance(head, dict):
-        raise DamageError(f"the head of a {what} is damaged: it is no object of JSON")
+        raise DamageError(f"the first record of a {what} is damaged: it is no JSON object")
     segments = []
     for record in records:
         decoded = decode_record(record.value or b"")
@@ -328,8 +347,9 @@ def _records(content: bytes) -> Iterator[Record]:
 
 
 def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
-    """Return a segment whose latest commit sequence is at least that of the segment before it. A local commit index
-    that was rebuilt does not know the commits of earlier segments.
+    """Return the segment with a latest commit sequence that is at least that of the segment before it, whose commit
+    index is `before` (None if it has none). The segment's own number may be too small: a local commit index that was
+    rebuilt does not know the commits of earlier segments.
     """
     commit = segment.commit
     if commit is None or before is None or before.latest_sequence <= commit.latest_sequence:

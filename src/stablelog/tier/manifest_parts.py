@@ -29,8 +29,8 @@ def divide_into_parts(
     *,
     part_count: int,
 ) -> tuple[Manifest, list[tuple[ManifestPart, bytes]]]:
-    """Divide the segments of the next manifest into parts, and keep the parts of the earlier manifest whose segments
-    are unchanged.
+    """Divide the segments of the next manifest into parts. The parts of the earlier manifest whose segments are
+    unchanged are kept, so that their objects need not be written again.
 
     Args:
         manifest: the next manifest.
@@ -40,9 +40,10 @@ def divide_into_parts(
         part_count: the number of segments in a part.
 
     Returns:
-        The next manifest with its parts, and the new parts with the contents of their objects. These objects must be
-        durable before the manifest is published. The manifest itself has at most `part_count` segments between two
-        parts and after its last part, and a quarter more after the start of the list and after the log start.
+        A pair. The first value is the next manifest with its parts. The manifest itself has at most `part_count`
+        segments between two parts and after its last part, and a quarter more after the start of the list and after
+        the log start. The second value is a list of the new parts, each with the content of its object. These objects
+        must be durable before the manifest is published.
     """
     segments = manifest.segments
     parts: list[ManifestPart] = []

@@ -57,7 +57,7 @@ class RemotePartition(NamedTuple):
 
     @property
     def deleted_key(self) -> str:
-        """The key of the object which says that the topic was deleted."""
+        """The key of the object whose existence says that the topic was deleted."""
         return f"{self.directory.rpartition('/')[0]}/{DELETED}"
 
     @property
@@ -66,16 +66,16 @@ class RemotePartition(NamedTuple):
         return f"{self.directory}/manifest"
 
     def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
-        """The key of a segment's log file or of its indexes."""
+        """Return the key of an object of a segment: of its log file (`kind` is LOG) or its indexes (INDEXES)."""
         return f"{self.directory}/{base_offset:0{OFFSET_DIGITS}}-={text_of_id(segment_id)}.{kind}"
 
     def is_segment(self, key: str) -> bool:
-        """Whether a key is that of a segment's log file or of its indexes."""
+        """Return whether a key is that of a segment's log file or of its indexes."""
         directory, _, name = key.rpartition("/")
         return directory == self.directory and name.endswith((f".{LOG}", f".{INDEXES}"))
 
     def part_key(self, base_offset: int, part_id: uuid.UUID) -> str:
-        """The key of a part of a manifest. The first segment of the part has this base offset."""
+        """Return the key of a part of a manifest. The first segment of the part has this base offset."""
         return f"{self.directory}/part/{base_offset:0{OFFSET_DIGITS}}-={text_of_id(part_id)}"
 
     @property
@@ -84,11 +84,11 @@ class RemotePartition(NamedTuple):
         return f"{self.directory}/pins"
 
     def pin_key(self, pin_id: uuid.UUID) -> str:
-        """The key of a pin."""
+        """Return the key of the object of the pin with this id."""
         return f"{self.pins}/={text_of_id(pin_id)}"
 
     def chain_key(self, name: ChainName) -> str:
-        """The key of an object of the chain."""
+        """Return the key of the object with this name in the chain of the partition's manifests."""
         return f"{self.chain}/{name}"
 
 
@@ -98,12 +98,12 @@ def epoch_key(epoch: int) -> str:
 
 
 def settings_key(name: ChainName) -> str:
-    """The key of an object with the dynamic settings of a broker."""
+    """Return the key of an object with the dynamic settings of a broker."""
     return f"{SETTINGS}/{name}"
 
 
 def epoch_of(key: str) -> int | None:
-    """Return the broker epoch in a key of `epoch_key`; None for any other key."""
+    """Return the broker epoch in a key that `epoch_key` has made; None for any other key."""
     name = key.removeprefix(f"{EPOCHS}/")
     return int(name) if len(name) == EPOCH_DIGITS and name.isascii() and name.isdecimal() else None
 
@@ -130,10 +130,12 @@ def partition_of(directory: str) -> RemotePartition | None:
 
 
 def id_of_text(text: str) -> uuid.UUID:
-    """Read an id as Kafka writes it. Raises ValueError."""
+    """Return the id that Kafka writes as this text (base 64 without padding). Raises ValueError if the text has
+    another form.
+    """
     return uuid.UUID(bytes=urlsafe_b64decode(f"{text}=="))
 
 
 def text_of_id(identity: uuid.UUID) -> str:
-    """Write an id as Kafka writes it: in base 64 without padding, with `-` and `_`."""
+    """Return the text of an id as Kafka writes it: in base 64 without padding, with `-` and `_`."""
     return urlsafe_b64encode(identity.bytes).decode().rstrip("=")

@@ -42,7 +42,7 @@ class Pin(NamedTuple):
     reader: str
 
     def protects(self, base_offset: int, end_offset: int) -> bool:
-        """Whether the pin keeps a segment with the offsets [base_offset, end_offset) from deletion."""
+        """Return whether the pin keeps a segment with the offsets [base_offset, end_offset) from deletion."""
         return base_offset < self.end_offset and self.start_offset < end_offset
 
 

@@ -70,10 +70,13 @@ class Prefix:
         return str(cluster_id)
 
     def last_settings(self) -> tuple[str, bytes] | None:
-        """Return the key and the content of the newest dynamic settings in the store; None if no broker has published
-        any.
+        """Return the newest dynamic settings of a broker in the store.
 
-        The greatest broker epoch counts: a lower one belongs to a broker that another one has replaced.
+        Those of the greatest broker epoch are the newest: a broker with a lower epoch was replaced by a later one, and
+        what it may still have written does not count.
+
+        Returns:
+            A pair: the key and the content of the object with the settings. None if no broker has published any.
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
@@ -134,8 +137,8 @@ class Prefix:
         return None if payload is None else self.read_manifest(partition, payload)[0]
 
     def last_payload(self, partition: RemotePartition, void: Collection[bytes] = ()) -> bytes | None:
-        """Return the last manifest of a partition, still encoded; None if none was published. Manifests written under
-        one of the nonces in `void` do not count. Raises StoreError or DamageError.
+        """Return the last manifest of a partition, still encoded; None if none was published. Manifests of interrupted
+        restores, which were written under one of the nonces in `void`, do not count. Raises StoreError or DamageError.
         """
         return self.run_steps(last_manifest(partition, void))
 
@@ -147,10 +150,11 @@ class Prefix:
         Args:
             partition: the partition of the manifest.
             payload: the payload.
-            known: an earlier manifest of the partition. Parts that it has too are not loaded.
+            known: an earlier manifest of the partition. Parts that it also has are taken from it and not loaded.
 
         Returns:
-            The manifest, and the contents of the parts that were loaded, by the id of the part.
+            A pair: the manifest with the segments of its parts, and the contents of the parts that were loaded, by the
+            id of the part.
 
         Raises:
             StoreError: the store does not answer, or rejects a request.

@@ -18,13 +18,15 @@ class Published(NamedTuple):
     """What the broker knew of a partition and its topic when it published a manifest.
 
     Attributes:
-        log_end: the end of the durable records of the partition. A later log of the same history does not end before it.
-        time_ms: the time of the broker's clock.
+        log_end: the offset after the last durable record of the partition. A later state of the same log does not end
+            before this offset. A log that ends before it is therefore another one, for example that of an old copy of
+            the directory.
+        time_ms: when the manifest was published, by the broker's clock, in ms since 1970.
         partition_count: the number of partitions of the topic.
-        configs: the settings of the topic itself, by Kafka's names.
+        configs: the settings that were made for this topic, without the broker's defaults, by Kafka's names.
         topic_id: the id of the topic.
         partition: the index of the partition.
-        restored: what restores of the partition did not find; None if it was never restored.
+        restored: the offsets and commits that restores of the partition have lost; None if it was never restored.
         view_start: the first position of a commit-ordered partition that is not deleted. It may be greater than the log
             start: records of later transactions may stand before deleted ones. 0 in other partitions.
     """
@@ -39,7 +41,7 @@ class Published(NamedTuple):
     view_start: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a dictionary for JSON."""
+        """Return the fields as a dictionary that can be written as JSON. `published_of` reads it."""
         return {
             "log_end": self.log_end,
             "time_ms": self.time_ms,
@@ -56,7 +58,7 @@ class Published(NamedTuple):
         else.
 
         Raises:
-            DamageError: they are those of another partition.
+            DamageError: the manifest is that of another partition.
         """
         if (self.topic_id, self.partition) != (topic_id, partition):
             raise DamageError(
@@ -66,11 +68,12 @@ class Published(NamedTuple):
 
 
 def published_of(head: dict[str, Any]) -> Published | None:
-    """Read the field `published` of the head of a manifest; None if the head has none.
+    """Return the content of the field `published` in the head of a manifest; None if the head does not have this
+    field.
 
     Raises:
         UnknownFormatError: the field does not name the partition.
-        DamageError: the field has another content.
+        DamageError: the field has values of a wrong type, or values that are not possible.
     """
     if "published" not in head:
         return None

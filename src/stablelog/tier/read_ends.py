@@ -23,8 +23,9 @@ class ReadEnd(NamedTuple):
         segment_id: the id of the segment that the read has returned batches of.
         base_offset: the first offset of this segment.
         begin: the position in its log file at which the read has begun.
-        position: the position at which it has ended.
-        streak: the number of earlier reads without a gap between them.
+        position: the position in this log file at which the read has ended.
+        streak: the number of earlier reads that this read continues: each of them has begun where the one before has
+            ended.
     """
 
     segment_id: uuid.UUID
@@ -35,7 +36,9 @@ class ReadEnd(NamedTuple):
 
     @property
     def ahead_count(self) -> int:
-        """How many chunks to keep loaded for this reader: the one that it reads, and those ahead of it."""
+        """How many chunks to keep loaded for this reader: the chunk that it is reading, and the chunks after it that
+        it will read next.
+        """
         return 1 + AHEAD[min(self.streak, len(AHEAD) - 1)]
 
 
@@ -57,9 +60,9 @@ class ReadEnds:
         """Remember the end of a read. The read that was added ENDS_MAX reads ago is dropped.
 
         Args:
-            start: where it has begun.
-            end: where it has ended.
-            segment: the segment of the last batches that it has returned.
+            start: the offset, or the position in commit order, at which the read has begun.
+            end: the offset, or the position in commit order, at which the read has ended.
+            segment: the segment of the last batches that the read has returned.
             begin: the position in the log file of the segment at which the read has begun.
             position: the position at which it has ended.
         """

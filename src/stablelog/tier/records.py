@@ -167,7 +167,7 @@ KINDS: Final[dict[int, Any]] = {
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Encode a record as the value of a record of `__remote_log_metadata`."""
+    """Return the bytes of a record as the value of a record of `__remote_log_metadata`."""
     content = io.BytesIO()
     content.write(b"".join(map(encode_uvarint, (FRAME_VERSION, record.KIND, MESSAGE_VERSION))))
     _writer(record.KIND)(content, record)
@@ -193,7 +193,8 @@ def decode_record(value: bytes) -> MetadataRecord:
     refuse_unknown_version(f"a record of remote segments of kind {kind}", version, MESSAGE_VERSION)
     if version != MESSAGE_VERSION:
         raise DamageError(
-            f"a record of a remote segment has version {version}; this release reads version {MESSAGE_VERSION}"
+            f"a record of a remote segment is damaged: it says that it has version {version}, and only version "
+            f"{MESSAGE_VERSION} is possible"
         )
     try:
         content = bytes(

@@ -43,10 +43,12 @@ class RemoteSegments(Protocol):
         """The log start offset."""
 
     def segment_at(self, offset: int) -> RemoteSegment:
-        """Return the segment with this offset. Raises DamageError."""
+        """Return the segment that contains this offset. Raises DamageError if the manifest names none."""
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
-        """Return the chunks that are not loaded among the next `count` chunks."""
+        """Return those of the next `count` chunks that are not loaded, from the one with the byte at `position` on.
+        The position is in the log file of the segment with this offset.
+        """
 
     def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
         """Return a reader of a segment's loaded bytes."""
@@ -104,7 +106,10 @@ class RemoteCommitOrder:
         )
 
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
-        """Return the entries and the extents of a segment's commit index. Raises NotLoadedError and DamageError."""
+        """Return a pair: the bytes of the entries and the bytes of the extents in the commit index of a segment. An
+        entry describes a transaction, and an extent describes a range of bytes with its records. Raises NotLoadedError
+        and DamageError.
+        """
         segment, content = self._segment(base_offset), self._remote.bytes
         kinds = (IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS)
         missing = [one for kind in kinds for one in content.missing_index_ranges(segment, kind)]
@@ -116,7 +121,18 @@ class RemoteCommitOrder:
     def copy_ranges(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
-        """Copy ranges of bytes of a log file (see `RemoteView.content`). Raises NotLoadedError and DamageError."""
+        """Copy ranges of bytes of a log file into one buffer. Only loaded bytes can be copied: the copy ends before
+        the first range that is not loaded. Raises NotLoadedError if this is the first range, and DamageError.
+
+        Args:
+            base_offset: the base offset of the segment.
+            begins: the position in the log file at which each range begins.
+            ends: the position at which each range ends.
+            size_max: the greatest size of the copied bytes. The first range is copied in any case.
+
+        Returns:
+            A pair: the number of ranges that were copied, and their bytes, one range after another.
+        """
         segment, content = self._segment(base_offset), self._remote.bytes
         if max(ends) > segment.size:
             raise DamageError(
@@ -146,14 +162,16 @@ class RemoteCommitOrder:
         return count, b"".join(views)
 
     def drop_ranges(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
-        """Drop damaged ranges from the cache, so that the next read loads them again."""
+        """Drop the chunks of these ranges from the cache, because their bytes are damaged. The next read loads them
+        from the store again.
+        """
         segment = self._segment(base_offset)
         for begin, end in zip(begins, ends, strict=True):
             self._remote.bytes.drop_chunks(segment, begin, end - begin)
 
     def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
-        """Find a batch by the time of its records (see `RemoteView.batch_at_time`). Raises NotLoadedError and
-        DamageError.
+        """Find a batch by the time of its records, in the segment with this base offset. The arguments and the result,
+        which may be None, are those of `RemoteView.batch_at_time`. Raises NotLoadedError and DamageError.
         """
         segment = self._remote.loaded_segment(self._segment(base_offset))
         return look_from((segment,), timestamp_ms, start, end)

@@ -106,7 +106,7 @@ class RemoteLog:
 
     @property
     def start_offset(self) -> int:
-        """The log start offset."""
+        """The log start offset: the first offset that a reader of the partition may read."""
         return max(self.manifest.log_start, self._log_start)
 
     @property
@@ -142,7 +142,9 @@ class RemoteLog:
         self._log_start = max(self._log_start, start_offset)
 
     def move_start(self, start_offset: int) -> None:
-        """Move the log start offset forward. Durable on return. If DiskError is raised, nothing has changed."""
+        """Move the log start offset forward, and record it on the local disk. It is durable when this method returns.
+        If DiskError is raised, nothing has changed.
+        """
         if start_offset > self.start_offset:
             self._save_start(start_offset)
             self._log_start = start_offset
@@ -166,7 +168,13 @@ class RemoteLog:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, start: int, limit: int, size_max: int, *, at_least_one: bool) -> Slice:
-        """Read whole batches from `start`, as far as they are loaded, and at least one batch if `at_least_one`.
+        """Read whole batches from the offset `start` on, as far as they are loaded.
+
+        Args:
+            start: the first offset to read. The first batch may begin before it.
+            limit: batches that begin at this offset or later are not read.
+            size_max: the greatest size of the result, in bytes.
+            at_least_one: whether the first batch is returned even if it is larger than `size_max`.
 
         Raises:
             NotLoadedError: the first batch is not loaded.
@@ -196,8 +204,11 @@ class RemoteLog:
     def _whole_batches(
         self, segment: RemoteSegment, begin: int, limit: int, size_max: int
     ) -> tuple[int, int]:
-        """Return the end (position, offset) of the loaded batches from `begin` on, within `size_max` bytes. The result
-        includes at least the first batch, which must be loaded.
+        """Find the loaded batches of a segment from the position `begin` on that have at most `size_max` bytes and
+        begin before the offset `limit`. The first batch, which must be loaded, belongs to them in any case.
+
+        Returns:
+            A pair: the position in the log file and the offset at which these batches end.
         """
         end, end_offset = begin, -1
         # A batch that is not loaded ends the read: the reader gets the batches before it.
@@ -250,8 +261,11 @@ class RemoteLog:
         return [chunk for chunk in found if not self._cache.has(chunk)]
 
     def aborted_in(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
-        """Return the aborted transactions with records in [start, end) whose abort markers are in the store. The second
-        value is False if later segments may have further abort markers.
+        """Find the aborted transactions that have records at the offsets [start, end).
+
+        Returns:
+            A pair: the aborted transactions whose abort markers are in the store; and whether these are all. The
+            second value is False if later segments, which are not in the store, may have further abort markers.
 
         Raises:
             NotLoadedError: a transaction index is not loaded. No index is needed if no transaction was aborted.
@@ -272,10 +286,9 @@ class RemoteLog:
         return TransactionIndex(self.bytes.index_bytes(row, IndexKind.TRANSACTIONS))
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first record with this timestamp or a later one, in steps that the caller runs; None if there is
-        none.
-
-        Raises the same errors as `read`.
+        """Return a generator that finds the first record with this timestamp or a later one. The caller runs its
+        steps. The result of the generator is None if there is no such record. The steps raise the same errors as
+        `read`.
         """
         return first_at_or_after(lambda: self, timestamp_ms, lambda: self.start_offset, OFFSET_MAX)
 

@@ -59,20 +59,22 @@ class RemoteSegment:
 
     @property
     def may_have_aborts(self) -> bool:
-        """Whether the transaction index of the segment has, or may have, entries of aborted transactions."""
+        """Whether the segment has, or may have, entries of aborted transactions in its transaction index. It is not
+        known of some segments that Apache Kafka has copied.
+        """
         return self.summary.txnindex_size > 0 if self.summary is not None else not self.is_txn_index_empty
 
     @property
     def stable_offset(self) -> int | None:
-        """The first offset of the oldest transaction that was open at the end of the segment: all transactions that
-        began before it have ended there. None if unknown.
+        """The first offset of the oldest transaction that was open at the end of the segment. All transactions that
+        began before this offset have ended by the end of the segment. None if it is unknown.
         """
         return None if self.summary is None else self.summary.stable_offset
 
     @property
     def least_aborted_offset(self) -> int | None:
-        """The least offset at which a transaction may have begun that was aborted in the segment; None if none was
-        aborted there.
+        """The least offset at which a transaction whose abort marker is in the segment may have begun; None if the
+        segment has no abort marker.
         """
         if not self.may_have_aborts:
             return None
@@ -83,8 +85,8 @@ class RemoteSegment:
         return partition.segment_key(self.base_offset, self.segment_id, LOG)
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
-        """Return the byte range of an index in the object of indexes; None if the index is empty. A range of size 0
-        stands for the whole object: the manifest then does not say where the index is.
+        """Return the byte range of an index in the segment's object of indexes; None if the index is empty. If the
+        manifest does not say where the index is, the returned range has size 0, which stands for the whole object.
         """
         key = partition.segment_key(self.base_offset, self.segment_id, INDEXES)
         if self.summary is None:

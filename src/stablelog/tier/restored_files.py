@@ -83,7 +83,9 @@ class Stored(NamedTuple):
 
     @property
     def restored(self) -> Restored | None:
-        """What earlier restores of the partition did not find."""
+        """The offsets and commits that earlier restores of the partition have lost; None if the partition was never
+        restored.
+        """
         return None if self.manifest.published is None else self.manifest.published.restored
 
     @property
@@ -115,7 +117,8 @@ def gap_end(stored: Stored) -> int:
 
 
 def lost_ranges(stored: Stored) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of lost offsets of this restore and of earlier ones, without those before the log start.
+    """Return the lost offsets of this restore and of earlier ones, without those before the log start. Each range is a
+    pair: its first offset, and the offset after its last one.
 
     If nothing was copied after an earlier restore, its range and that of this restore follow each other. A consumer of
     the earlier restore that has read up to its range then goes on after both.
@@ -127,18 +130,25 @@ def lost_ranges(stored: Stored) -> tuple[tuple[int, int], ...]:
 
 
 def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
-    """Encode a batch without records that takes the offsets [start, end)."""
+    """Return the bytes of a batch without records that takes the offsets [start, end), so that no record ever gets one
+    of them.
+    """
     assert 0 < end - start <= RELATIVE_OFFSET_MAX
     header = BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, end - start - 1, -1, -1, -1, -1, -1, 0)
     return assemble(header, b"")
 
 
 def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: int) -> dict[int, bytes]:
-    """Return the log files of segments without records, by base offset. They take the lost offsets of the ranges, from
-    `start` on, so that no new record gets a lost offset.
+    """Return the contents of log files of segments without records, by the base offset of the segment. Their batches
+    take the lost offsets of the ranges, from `start` on, so that no new record gets a lost offset.
 
-    Each batch is in a segment of its own, and its end is an offset at which a consumer gets no error: so each range gets
-    one batch, unless it has more than GAP_SEGMENT_MAX offsets.
+    Each segment has one batch. The end of a batch is an offset at which a consumer gets no error, and there should be
+    few such offsets. So each range gets only one batch, unless it has more than GAP_SEGMENT_MAX offsets.
+
+    Args:
+        ranges: the first lost offset of each range, and the offset after its last one.
+        start: offsets before this one get no batch.
+        leader_epoch: the leader epoch of the batches.
     """
     segments = {}
     for _, end in ranges:
@@ -152,7 +162,7 @@ class OpenPart(NamedTuple):
     """The records of an unfinished transaction in one partition: the store has records of it, and not its marker.
 
     Attributes:
-        producer_id: the producer.
+        producer_id: the id of the producer.
         producer_epoch: the epoch with which the transaction has ended.
         coordinator_epoch: the epoch of the last coordinator that has ended a transaction of the producer.
         first_offset: the first offset of the transaction in the partition.
@@ -167,8 +177,8 @@ class OpenPart(NamedTuple):
 
 
 def abort_markers(parts: Sequence[OpenPart], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
-    """Encode abort markers for transactions that the restore left without an end: one batch per transaction, from
-    `base_offset` on.
+    """Return the bytes of abort markers for transactions that the restore left without an end. Each transaction gets a
+    batch with one marker; the first batch has the offset `base_offset`.
     """
     return b"".join(
         encode_marker(
@@ -186,12 +196,12 @@ def abort_markers(parts: Sequence[OpenPart], base_offset: int, leader_epoch: int
 def topic_files(
     stored: Stored, leader_epoch: int, lost: Restored, markers: bytes, *, is_commit_ordered: bool
 ) -> dict[str, bytes]:
-    """Return the files of a topic's partition, by name.
+    """Return the contents of all files that the directory of a topic's partition gets, by file name.
 
     Args:
         stored: what the store has of the partition.
         leader_epoch: the leader epoch of the restore.
-        lost: the offsets that are lost.
+        lost: the offsets and commits that this restore and earlier ones have lost.
         markers: batches that follow the lost offsets; they may be empty.
         is_commit_ordered: whether the topic is commit-ordered.
     """
@@ -210,7 +220,8 @@ def topic_files(
 
 
 def coordinator_log_files(stored: Stored, leader_epoch: int, appended: bytes) -> dict[str, bytes]:
-    """Return the files of a coordinator's log, by name, without its copied segments.
+    """Return the contents of the files that the directory of a coordinator's log gets, by file name. The copied
+    segments are not among them.
 
     Args:
         stored: what the store has of the log.
@@ -239,5 +250,7 @@ def _common_files(stored: Stored, log_start: int, leader_epoch: int, epoch_start
 
 
 def part_file(part_hex: str) -> str:
-    """Return the name of the file of a part of a manifest."""
+    """Return the name of the local file with the copy of a part of a manifest. `part_hex` is the id of the part in
+    hexadecimal digits.
+    """
     return f"{REMOTE_PART_PREFIX}{part_hex}"

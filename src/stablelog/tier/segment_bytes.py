@@ -47,7 +47,9 @@ class Cache(Protocol):
         """Mark a range that a reader has read to its end, and probably does not need again."""
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range whose bytes do not match the manifest. The next read loads the range again."""
+        """Drop a range from the cache, because its bytes do not match the manifest. The next read loads the range from
+        the store again.
+        """
 
 
 class SegmentBytes:
@@ -70,7 +72,9 @@ class SegmentBytes:
         self._last_chunk = ObjectRange("", 0, 0)
 
     def crc_holds(self, segment: RemoteSegment, position: int, size: int) -> bool:
-        """Whether the CRC of a batch matches its bytes. Raises NotLoadedError."""
+        """Return whether the CRC of a batch matches its bytes. The batch begins at this position in the log file and
+        has `size` bytes. Raises NotLoadedError if some of the bytes are not in the cache.
+        """
         chunk = self.chunk_at(segment, position)
         begin = position - chunk.start
         content = self._cache.get(chunk) if begin + size <= chunk.size else None
@@ -249,8 +253,15 @@ class LoadedSegment:
         return views[0] if len(views) == 1 else b"".join(views)
 
     def no_batch_at(self, position: int, error: DamageError | None = None) -> DamageError:
-        """Drop the chunk with the bytes at a position from the cache, and return the error that no batch of the segment
-        is there.
+        """Return the error for a position in the log file at which no batch of the segment begins.
+
+        The chunk with this position is also dropped from the cache, because its bytes are wrong: the next read loads
+        it again, and the object may have been restored since.
+
+        Args:
+            position: the position in the log file, in bytes.
+            error: the error of the caller, which has found the bytes. It is not used here: the returned error names
+                the object and the position.
         """
         self._content.drop_chunks(self._segment, position, 1)
         return DamageError(
@@ -258,7 +269,9 @@ class LoadedSegment:
         )
 
     def torn_at(self, position: int) -> DamageError:
-        """Return the error for a batch that does not end within the file."""
+        """Return the error for a batch that begins at this position and does not end within the file. Drop its chunk
+        from the cache, as `no_batch_at` does.
+        """
         return self.no_batch_at(position)
 
 
@@ -271,7 +284,7 @@ def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
         url: the address of the store, for messages.
 
     Raises:
-        DamageError: they are other bytes.
+        DamageError: the bytes do not match these CRCs.
     """
     if wanted.proof is None:
         return
@@ -286,8 +299,8 @@ def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
 
 
 def _headers_crc(content: Buffer, crc: int) -> int | None:
-    """Continue a CRC-32C over the batch headers in a buffer. Return None if the buffer does not consist of whole
-    batches.
+    """Return the CRC-32C that results if `crc`, the CRC of all batch headers before the buffer, is continued over the
+    batch headers in the buffer. Return None if the buffer does not consist of whole batches.
     """
     view, position, count = memoryview(content), 0, 0
     while position < len(view):
@@ -308,7 +321,9 @@ def _headers_crc(content: Buffer, crc: int) -> int | None:
 
 
 def _first_damage(content: Buffer, start: int) -> str:
-    """Describe the first batch that is damaged. `start` is the position of the buffer in the log file."""
+    """Return a description of the first damaged batch, for an error message. `start` is the position in the log file
+    at which the buffer begins.
+    """
     position, next_offset = 0, -1
     while position < len(content):
         try:

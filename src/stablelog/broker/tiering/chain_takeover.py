@@ -42,7 +42,8 @@ Check = Callable[[bytes | None], tuple[ProvenManifest, dict[uuid.UUID, bytes]]]
 async def take_over(
     storage: RemoteStorage, disk: Disk, threads: Executor, partition: Partition, remote: RemoteLog
 ) -> OwnedChain:
-    """Take over the chain of a partition's manifests.
+    """Take over the chain of a partition's manifests, so that only this broker publishes manifests there. Return the
+    chain with its last manifest.
 
     Args:
         storage: the object store.
@@ -76,7 +77,8 @@ async def take_over(
 async def prove_history(
     storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
 ) -> None:
-    """Check that the last manifest of a partition is of the history of the local log. The store is not changed.
+    """Check that the last manifest of a partition was published for the local log, and not for another log that has
+    the same id. The store is not changed.
 
     Raises:
         DamageError: as `take_over`.
@@ -124,8 +126,11 @@ def prove_topics(storage: RemoteStorage, known: AbstractSet[uuid.UUID]) -> set[u
 async def _check_of(
     storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
 ) -> Check:
-    """Return a function that checks a manifest: whether it belongs to the same history as the local log, and as the
-    files in which the partition's directory records its remote tier.
+    """Return a function that checks a manifest, for `Chain.take_over`.
+
+    The function gets the payload of a manifest, and raises DamageError if the manifest contradicts the local log, or
+    the files in which the partition's directory records its remote tier. Otherwise it returns a pair: the manifest as
+    it holds for the local log, and the contents of the parts that were loaded, by the id of the part.
     """
     state = LocalState(disk, partition.directory)
     log_start = await in_thread(threads, state.read_start)

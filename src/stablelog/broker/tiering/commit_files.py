@@ -14,12 +14,12 @@ from stablelog.tier.index_object import CommitFiles, IndexKind
 def commit_files(
     segment: Summary, files: Mapping[IndexKind, bytes], paths: Mapping[IndexKind, Path]
 ) -> CommitFiles:
-    """Describe the files of a segment's commit index.
+    """Return the description of the files of a segment's commit index for the manifest.
 
     Args:
         segment: the summary of the segment.
         files: the contents of the segment's files.
-        paths: their paths.
+        paths: the paths of these files, for messages.
 
     Raises:
         UnavailableError: the commit index is not written yet.

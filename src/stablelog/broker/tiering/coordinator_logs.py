@@ -55,7 +55,7 @@ class CoordinatorLogs:
         storage: the object store.
         tiers: makes the list of a log's remote segments.
         node_id: the broker's id.
-        interval_s: the time after which a record has to be in the store, in seconds.
+        interval_s: the greatest time from the append of a record until it is in the store, in seconds.
         delay_s: returns the delay of deletions from the store, in seconds.
     """
 
@@ -170,7 +170,8 @@ class CoordinatorLogs:
         return True
 
     async def _open_logs(self) -> tuple[list[Partition], list[Partition]]:
-        """Return the partitions of the offsets log, and those of the commit logs.
+        """Return a pair: the partitions of the logs of committed offsets, and those of the commit logs. The list of
+        remote segments of each of them is known on return.
 
         Raises:
             StablelogError: the record of a log's remote segments cannot be read.
@@ -187,8 +188,8 @@ class CoordinatorLogs:
         return offsets_logs, commit_logs
 
     def _roll_if_grown(self, partition: Partition) -> bool:
-        """If a log has grown since its last copy, seal its last segment, so that the log can be copied up to its end.
-        Return whether the log has grown.
+        """If a log has grown since its last copy, seal its last segment, because only sealed segments are copied.
+        Return True if the log has grown, so that it must be copied.
 
         Raises:
             DiskError: the disk refuses a file. The log has not changed.
@@ -207,7 +208,8 @@ class CoordinatorLogs:
     # -- stop ----------------------------------------------------------------------------------------------------
 
     async def copy_at_stop(self, limit_s: float) -> None:
-        """Copy the rest of the logs at a stop of the broker, when nothing is appended any more and the flush has ended.
+        """Copy the records that are not in the store yet, at a stop of the broker. Nothing is appended any more then,
+        and the flush has ended.
 
         If the store does not answer within `limit_s` seconds, or has not answered the last round, the stop continues
         without the copy.
@@ -255,7 +257,7 @@ class CoordinatorLogs:
         return self._copier.deleted_count
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics."""
+        """Yield the metrics of the copies of the coordinators' logs."""
         known = self._plan.remotes
         logs = [
             one
@@ -269,7 +271,9 @@ class CoordinatorLogs:
 
 
 async def _sync_here(partitions: Sequence[Partition]) -> None:
-    """Sync partitions in this thread, without the flush task, which has stopped. Raises DiskError."""
+    """Make the records of some partitions durable in this thread, because the flush task, which otherwise does this,
+    has stopped. Raises DiskError.
+    """
     for partition in partitions:
         work = partition.sync_work()
         if work is not None:

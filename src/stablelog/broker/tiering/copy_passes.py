@@ -132,7 +132,16 @@ class CopyPasses:
         step: Callable[[], Awaitable[None]],
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        """Run a step at intervals, as `Tasks.every` does. An error of the store that both tasks meet is logged once."""
+        """Run a step at intervals in a background task, as `Tasks.every` does. Several tasks may get the same error of
+        the store; it is logged once.
+
+        Args:
+            name: the name of the task, for log messages.
+            interval_s: the time between two runs, in seconds.
+            step: called at each run.
+            pause_s: returns the time until the next run, instead of `interval_s`; None if the interval is always the
+                same.
+        """
 
         async def attempt() -> None:
             try:
@@ -156,8 +165,9 @@ class CopyPasses:
         await self._coordinators.copy_before_trim()
 
     async def copy_at_stop(self, limit_s: float) -> None:
-        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does, and publish the log starts
-        that have moved since the last pass: readers of the store, and a restore, must not get deleted records.
+        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does. Then publish manifests with
+        the log start offsets that have moved since the last pass, because readers of the store, and a restore, must
+        not get deleted records.
 
         The stop continues after `limit_s` seconds, also if the store does not answer.
         """
@@ -287,7 +297,7 @@ class CopyPasses:
                 raise error
 
     def _has_segments_to_copy(self, partition: Partition) -> bool:
-        """Whether a partition has, or may have, segments that must be copied to the store."""
+        """Return whether a partition has, or may have, segments that must be copied to the store."""
         remote = self._wanted.remote_of(partition)
         return not remote.is_known or bool(self._wanted.segments_to_copy(partition, remote.end_offset))
 
@@ -357,13 +367,13 @@ class CopyPasses:
         yield from self._coordinators.samples()
 
     async def stop_copying(self, topic: str) -> None:
-        """Stop the copies of a topic's partitions before the topic is deleted. On return none of them is being copied,
-        and no copy begins before the caller's next await.
+        """Stop the copies of a topic's partitions before the topic is deleted. When this method returns, none of them
+        is being copied, and no copy begins before the caller's next `await`.
         """
         await self._copier.stop_copying(topic)
 
     def is_copying(self, topic: str) -> bool:
-        """Whether a partition of this topic is being copied."""
+        """Return whether a partition of this topic is being copied."""
         return self._copier.is_copying(topic)
 
     def close(self) -> None:

@@ -58,11 +58,13 @@ class CopyPlan(Protocol):
         """Return the log start offset for the partition's next manifest. The copier may publish a greater one."""
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
-        """Return the segments after `end_offset` that can be copied now, oldest first."""
+        """Return the local segments that can be copied now, oldest first: those that end after `end_offset`, the first
+        offset that is not in the store.
+        """
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Limit the manifest: drop the oldest segments that are already marked for deletion, if there are too many. May
-        run in a thread.
+        """Return the manifest without surplus segments: if too many segments are marked for deletion, the oldest of
+        them are left out. May run in a thread.
         """
 
 
@@ -91,8 +93,8 @@ class TopicCopyPlan:
         return self.remote_of(partition).start_offset
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
-        """Return the segments after `end_offset` that can be copied now, oldest first; none if the settings of the
-        topic forbid copies.
+        """Return the local segments that end after `end_offset` and can be copied now, oldest first; an empty list if
+        the settings of the topic forbid copies.
         """
         if not partition.config.is_tiered or partition.config.is_copy_disabled:
             return []
@@ -134,11 +136,15 @@ class CoordinatorCopyPlan:
         return partition.start_offset
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
-        """Return the segments after `end_offset`, up to the end that the log had when the round began."""
+        """Return the local segments that end after `end_offset`, up to the end that the log had when the round of
+        copies began.
+        """
         return copyable(partition.log.segments, end_offset, self.ends.get(partition, 0))
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Limit the manifest: if more than MARKED_COUNT_MAX segments are marked for deletion, drop the oldest of them."""
+        """Return the manifest with at most MARKED_COUNT_MAX segments that are marked for deletion. The oldest of these
+        segments are left out; their objects are then deleted as orphans.
+        """
         marked = [one.segment_id for one in manifest.segments if one.state is SegmentState.DELETE_STARTED]
         if len(marked) <= MARKED_COUNT_MAX:
             return manifest

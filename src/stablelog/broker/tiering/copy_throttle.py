@@ -17,7 +17,7 @@ class CopyThrottle:
     """Limits the rate of copies: all copying threads together process at most a number of bytes per second.
 
     Args:
-        rate: returns the limit in bytes a second.
+        rate: returns the limit in bytes per second.
         now_s: a clock that is never set back.
         sleep: waits for the given number of seconds.
     """
@@ -36,7 +36,9 @@ class CopyThrottle:
         self._free_s = 0.0  # The time before which no further bytes may be processed.
 
     def wait_for_bytes(self, size: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Wait until `size` further bytes may be processed, or until `is_cancelled` returns True."""
+        """Wait until `size` further bytes may be processed without exceeding the rate, or until `is_cancelled` returns
+        True.
+        """
         with self._lock:
             now_s = self._now_s()
             until_s = max(self._free_s, now_s)

@@ -95,8 +95,8 @@ class DeletedPartitions:
         return over
 
     def _delete_partition(self, partition: RemotePartition) -> bool:
-        """Delete the objects of one partition that may be deleted now. Return whether the store has no object of it
-        left. Runs in a thread.
+        """Delete the objects of one partition that may be deleted now. Return True if the store has no object of the
+        partition any more, except the object `deleted` of its topic. Runs in a thread.
         """
         run, now_s, delay_s = self._storage.prefix.run_steps, self._now_s(), self._delay_s()
         known_s = self._known_s.setdefault(partition, now_s)

@@ -342,10 +342,11 @@ class MetadataTopic:
     async def _append(
         self, loaded: _Loaded, partition: RemotePartition, events: Sequence[MetadataRecord]
     ) -> None:
-        """Append events about one topic partition to a metadata partition, and add them to `loaded`.
+        """Append events about one topic partition to a metadata partition, and add them to `loaded`, which must have
+        the events of the log.
 
         Raises:
-            RefusedError, UnavailableError: the disk refuses the events from some event on.
+            RefusedError, UnavailableError: the disk refuses an event. The events before it were appended.
         """
         for begin in range(0, len(events), BATCH_COUNT_MAX):
             self._check_room()

@@ -63,8 +63,9 @@ class _Owned:
         manifest: the last published manifest.
         unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
-        is_foreign: whether the store says something of the partition that is not true of the local log.
-        deletion: what is deleted from the store.
+        is_foreign: whether the last manifest says something that is not true of the local log, so that the next one
+            must be published soon.
+        deletion: finds the objects of the partition that may be deleted from the store, and deletes them.
     """
 
     chain: Chain
@@ -174,8 +175,8 @@ class PartitionCopier:
         progress.log_end()
 
     def _has_work(self, partition: Partition, progress: Progress) -> bool:
-        """Whether a partition has something to copy or to publish. A partition without work costs no request to the
-        store.
+        """Return whether a partition has something to copy or to publish. A partition without such work costs no
+        request to the store.
         """
         remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
         if not remote.is_known:
@@ -221,8 +222,8 @@ class PartitionCopier:
                 work.idle.set()
 
     def _record_failure(self, partition: Partition, work: _Work, error: Exception) -> None:
-        """Log why the copy of a partition failed, once until a copy of the partition succeeds. A failure of the whole
-        store is logged for the first partition only.
+        """Remember why the copy of a partition failed, and log it. The reason is logged only once until a copy of the
+        partition succeeds. A failure of the whole store is logged for the first partition only.
         """
         if work.is_cancelled:
             return
@@ -416,15 +417,15 @@ class PartitionCopier:
     # -- end of work -----------------------------------------------------------------------------------------------
 
     async def stop_copying(self, topic: str) -> None:
-        """Stop the copies of a topic's partitions. On return none of them is being copied, and no copy begins before
-        the caller's next await.
+        """Stop the copies of a topic's partitions. When this method returns, none of them is being copied, and no copy
+        begins before the caller's next `await`.
         """
         while works := [work for partition, work in self._works.items() if partition.topic == topic]:
             works[0].is_cancelled = True
             await works[0].idle.wait()
 
     def is_copying(self, topic: str) -> bool:
-        """Whether a partition of this topic is being copied."""
+        """Return whether a partition of this topic is being copied."""
         return any(partition.topic == topic for partition in self._works)
 
     def close(self, *, wait: bool = True) -> None:

@@ -24,8 +24,8 @@ def published_state(partition: Partition, topic: Topic, time_ms: int) -> Publish
 
 
 def has_new_start(partition: Partition, remote: RemoteLog) -> bool:
-    """Whether the log start offset has moved since the last manifest: readers of the store, and a restore, would still
-    get deleted records.
+    """Return whether the log start offset has moved since the last manifest was published. If so, readers of the
+    store, and a restore, would still get deleted records.
     """
     published = remote.manifest.published
     known = 0 if published is None else max(published.view_start, remote.manifest.log_start)
@@ -35,8 +35,8 @@ def has_new_start(partition: Partition, remote: RemoteLog) -> bool:
 def has_new_settings(
     partition: Partition, topic: Topic, known: Published | None, *, is_routine: bool
 ) -> bool:
-    """Whether the settings or the partition count of the topic have changed since the last manifest, which a restore
-    would use.
+    """Return whether the settings or the partition count of the topic have changed since the last manifest, so that a
+    restore would use old ones.
 
     The first partition of a topic publishes a manifest also if nothing was copied, so that a restore finds the topic.
 
@@ -44,7 +44,8 @@ def has_new_settings(
         partition: the partition.
         topic: its topic.
         known: the state in the last manifest; None if nothing was published.
-        is_routine: whether this is a coordinator's log, whose topic a restore does not need.
+        is_routine: whether the partition is a coordinator's log. A restore does not need to find the topic of such a
+            log.
     """
     if known is None:
         return partition.index == 0 and not is_routine

@@ -70,7 +70,9 @@ class RangeCache:
         self._is_told = False
 
     def clear(self) -> None:
-        """Make the directory, and remove the files of an earlier start. A failure is logged: the disk is then not used."""
+        """Make the directory on the disk, and remove the files of an earlier start from it. A failure is logged and
+        not raised: the cache then keeps ranges in memory only.
+        """
         if not self._disk_size_max:
             return
         try:
@@ -93,11 +95,11 @@ class RangeCache:
         return content
 
     def has(self, wanted: ObjectRange) -> bool:
-        """Whether a range is in memory."""
+        """Return whether a range is in memory."""
         return wanted in self._memory
 
     def put(self, wanted: ObjectRange, content: Buffer) -> list[tuple[ObjectRange, Buffer]]:
-        """Keep a range in memory, whatever its size. Other ranges are dropped if there is no room.
+        """Keep a range in memory, whatever its size. If there is no room, other ranges are dropped from memory.
 
         Returns:
             The ranges that should be on the disk: the caller passes each of them to `write_to_disk`.

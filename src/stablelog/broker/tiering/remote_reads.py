@@ -57,7 +57,8 @@ class RemoteReads:
         store: the object store; None if the broker has none.
         cache: gets the loaded ranges.
         on_loaded: called with each partition that waits for a range when the load has ended.
-        damage_log: logs damaged objects. Requests that get the error of a load log it there, too.
+        damage_log: logs damaged objects. The requests that get the error of a load use the same log, so that each
+            damage is logged once.
 
     Attributes:
         loaded_size: bytes that the store has returned.
@@ -89,8 +90,15 @@ class RemoteReads:
     def start_loads(
         self, partition: Partition | None, missing: NotLoadedError
     ) -> list["asyncio.Future[None]"]:
-        """Begin to load the missing byte ranges of a read. Return a future for each range, which is done when its load
-        has ended.
+        """Begin to load the missing byte ranges of a read.
+
+        Args:
+            partition: the partition that is read; it is passed to `on_loaded` when a load has ended. None if nothing
+                waits for this call.
+            missing: the error of the read, which names the ranges.
+
+        Returns:
+            A future for each range that is being loaded. It is done when the load has ended.
 
         Raises:
             UnavailableError: a range could not be loaded a moment ago, the store does not answer, or there is no store.
@@ -173,8 +181,8 @@ class RemoteReads:
                 await in_thread(self._threads, self._cache.write_to_disk, *one)
 
     async def _load_and_notify(self, wanted: ObjectRange, load: _Load) -> list[tuple[ObjectRange, Buffer]]:
-        """Load a range into the cache, and notify the partitions that wait for it. Return the displaced ranges, which
-        the caller writes to the disk.
+        """Load a range into the cache, and notify the partitions that wait for it. Return the ranges that the cache
+        has dropped from memory to make room, with their bytes: the caller writes them to the disk.
         """
         try:
             content = await in_thread(
@@ -211,7 +219,9 @@ class RemoteReads:
             log.error("%s: %s", FAILED, error)
 
     def _fetch(self, wanted: ObjectRange) -> Buffer:
-        """Request a range from the store, and prove its bytes. Runs in a thread."""
+        """Request a range from the store. Return its bytes after a check against the CRCs in the manifest. Runs in a
+        thread.
+        """
         assert self._store is not None
         content: Buffer
         if wanted.size:

@@ -40,7 +40,8 @@ class RemoteStorage:
         store: the object store.
         prefix: reads from the object store.
         cluster_id: the id of the cluster.
-        nonce: the bytes that distinguish this start from all others; its objects of the chains have it.
+        nonce: the bytes that distinguish this start of the broker from all others. Each object that this start creates
+            in a chain of manifests contains them.
         epoch: the broker epoch of this start; None before `take_epoch` has returned.
         fenced: why this broker changes nothing in the store any more; None while it does.
         failures: which failures of copies were logged.
@@ -141,24 +142,28 @@ class RemoteStorage:
         return json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
 
     def create_part(self, partition: RemotePartition, part: ManifestPart, content: bytes) -> None:
-        """Create the object of a part of a manifest. Durable on return. Raises StoreError."""
+        """Create the object of a part of a manifest. The object is durable when this method returns. Raises
+        StoreError.
+        """
         self.store.create(partition.part_key(part.base_offset, part.part_id), content)
 
     def is_deleted(self, partition: RemotePartition) -> bool:
-        """Whether the store has the object `deleted` of a partition's topic. Raises StoreError."""
+        """Return whether the store has the object `deleted` of a partition's topic. Raises StoreError."""
         return self.prefix.run_steps(_content(partition.deleted_key)) is not None
 
     def mark_deleted(self, partition: RemotePartition) -> None:
-        """Create the object `deleted` of a partition's topic: readers and restores then skip the topic. Durable on
-        return. Raises StoreError.
+        """Create the object `deleted` of a partition's topic: readers and restores then skip the topic. The object is
+        durable when this method returns. Raises StoreError.
         """
         with contextlib.suppress(ObjectExistsError):
             self.store.create(partition.deleted_key, self._cluster_content())
 
     def publish_settings(self, content: bytes) -> None:
-        """Store the dynamic settings of the broker in a new object, which replaces all earlier ones. Durable on return.
+        """Store the dynamic settings of the broker in a new object, which counts instead of all earlier ones. The
+        object is durable when this method returns.
 
-        Each attempt has its own key, so that the store may apply an earlier attempt late. Raises as `take_epoch`.
+        Each attempt has another key. So it does no harm if the store carries out an attempt late, after it has
+        reported an error. Raises the errors of `take_epoch`.
         """
         self.take_epoch()
         assert self.epoch is not None

@@ -81,8 +81,16 @@ class RemoteTiers:
         return self._remote_log(topic, partition, manifest, lambda _start_offset: None)
 
     def _recorded_manifest(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> Manifest | None:
-        """Return the manifest in the partition's directory. Without one, return an empty manifest if nothing can have
-        been copied, and None if the store may have segments.
+        """Return the manifest that the partition's directory records.
+
+        Args:
+            topic: the topic of the partition.
+            partition: the partition.
+            is_recorded: whether the directory has a record of a remote tier, so that segments may have been copied.
+
+        Returns:
+            The recorded manifest. If there is none: an empty manifest if nothing can have been copied to the store,
+            and None if the store may have segments of the partition.
         """
         manifest: Manifest | None = None
         state = LocalState(self._disk, partition.directory)

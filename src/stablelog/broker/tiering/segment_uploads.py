@@ -81,7 +81,8 @@ class SegmentUploads:
         segment: SealedSegment,
         is_cancelled: Callable[[], bool],
     ) -> RemoteSegment:
-        """Upload one segment of a partition under a new id. Return the segment's row for the manifest.
+        """Upload one segment of a partition under a new id. Return the description of the uploaded segment, which the
+        caller adds to the manifest.
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
@@ -124,8 +125,8 @@ class SegmentUploads:
     async def _without_aborted_data(
         self, partition: Partition, segment: SealedSegment, is_cancelled: Callable[[], bool]
     ) -> Rewritten | None:
-        """Return a copy of the segment without the data of aborted transactions, if the topic has the setting for it;
-        otherwise None.
+        """Return a copy of the segment without the data of aborted transactions. Return None if the topic does not
+        have the setting that demands this.
         """
         if not partition.config.drops_aborted_copies or partition.view is not None:
             return None
@@ -160,8 +161,9 @@ class SegmentUploads:
     def _cut_points(
         self, segment: SealedSegment, summary: Summary, rewritten: Rewritten | None
     ) -> tuple[bytes, bytes]:
-        """Choose the cut points of a log file before its upload. Check all its batch headers against the summary.
-        Return the encoded cut points and the CRCs before them. Runs in a thread.
+        """Choose the cut points of a log file before its upload, and check all its batch headers against the summary.
+        Return a pair: the encoded cut points, and the encoded CRCs over the batch headers before them. Runs in a
+        thread.
         """
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
@@ -177,8 +179,11 @@ class SegmentUploads:
         epochs: LeaderEpochs,
         is_commit_ordered: bool,
     ) -> tuple[Mapping[IndexKind, bytes], CommitFiles | None]:
-        """Read all files of a segment except its log file. Return them by kind, and the description of the commit
-        index. Runs in a thread.
+        """Read all files of a segment except its log file. Runs in a thread.
+
+        Returns:
+            A pair: the contents of the files by kind, and the description of the segment's commit index; None in its
+            place if the topic is not commit-ordered.
         """
         paths = other_files(segment.path(LOG_SUFFIX).parent, segment.base_offset, segment.end_offset)
         found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
@@ -206,7 +211,7 @@ class SegmentUploads:
         read: Callable[[int, int], bytes],
         is_cancelled: Callable[[], bool],
     ) -> Iterator[bytes]:
-        """Yield the log file of a copy in pieces, not faster than the throttle allows."""
+        """Yield the bytes of the log file that is uploaded, in pieces, and not faster than the throttle allows."""
         position = 0
         while position < summary.log_size:
             if is_cancelled():

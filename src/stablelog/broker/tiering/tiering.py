@@ -163,7 +163,7 @@ class Tiering:
             await self._copies.stop_copying(topic)
 
     def is_copying(self, topic: str) -> bool:
-        """Whether a partition of this topic is being copied."""
+        """Return whether a partition of this topic is being copied."""
         return self._copies is not None and self._copies.is_copying(topic)
 
     def limit_store_time(self) -> None:
@@ -172,8 +172,8 @@ class Tiering:
             self._store.give_up_after(STOP_S)
 
     async def copy_at_stop(self) -> None:
-        """At a stop of the broker, copy the rest of the coordinators' logs, and publish log starts that have moved.
-        Takes at most STOP_S seconds.
+        """At a stop of the broker, copy the rest of the coordinators' logs, and publish manifests with the log start
+        offsets that have moved. This takes at most STOP_S seconds.
         """
         if self._copies is not None:
             await self._copies.copy_at_stop(STOP_S)
@@ -186,7 +186,7 @@ class Tiering:
 
 
 def _store(config: BrokerConfig) -> "ObjectStore | None":
-    """Open the object store of the setting stablelog.remote.url; None if the setting is empty."""
+    """Open the object store of the setting `stablelog.remote.url`, and return it; None if the setting is empty."""
     url = config["stablelog.remote.url"]
     if not url:
         return None

@@ -96,7 +96,7 @@ class ColumnBuilder:
         return int(self.state[k.ROWS])
 
     def begin(self, topic: str, partition: int) -> None:
-        """Set the partition of the rows that are appended from here on."""
+        """Set the topic and the partition of the rows that are appended after this call."""
         if not self._runs or self._runs[-1][:2] != (topic, partition):
             self._runs.append((topic, partition, self.row_count))
 
@@ -138,7 +138,9 @@ class ColumnBuilder:
         return int(self._buffers[name].address)
 
     def _offsets_buffer(self, name: str, count: int) -> int:
-        """Make a buffer for the offsets of `count` values. The first offset is 0."""
+        """Make a buffer for the offsets of `count` values, with 0 as the first offset. Return the address of the
+        buffer.
+        """
         address = self._buffer(name, 4 * (count + 1))
         np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0
         return address

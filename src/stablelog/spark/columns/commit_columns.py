@@ -23,8 +23,9 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
 def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns to decode for a read of these columns. A column of commits also needs the offset, by which the
-    commit of a record is found.
+    """Return the names of the columns that the decoder has to make for a read of the columns `names`. The columns of
+    commits are not among them: they are added later. But they need the column `offset`, by which the commit of a
+    record is found.
     """
     decoded = tuple(name for name in names if name not in OF_COMMITS)
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")

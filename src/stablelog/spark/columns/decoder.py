@@ -115,8 +115,17 @@ class Decoder:
     def _decode(
         self, view: memoryview, table: npt.NDArray[np.int64], start: int, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the batches in `table` (a row for each batch), and move `next_offset` to the end of the
-        last batch.
+        """Decode the records of some batches into the builder, and set `next_offset` to the offset after the last
+        batch, but at most to `end`.
+
+        Args:
+            view: the bytes that contain the batches.
+            table: the headers of the batches: each row describes one batch.
+            start: the first offset to return. Records before it are left out.
+            end: the offset after the last one to return.
+
+        Yields:
+            The columns of the builder as an Arrow batch, each time when they are full.
         """
         next_offsets = table[:, k.BASE_OFFSET] + table[:, k.LAST_DELTA] + 1
         touched = (next_offsets > start) & (table[:, k.BASE_OFFSET] < end)
@@ -144,7 +153,9 @@ class Decoder:
                 raise DamageError(f"{self._name}: the CRC of the batch at offset {offset} is wrong")
 
     def _aborted(self, view: memoryview, table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return for each batch of `table` whether its transaction was aborted."""
+        """Return an array with an element for each batch in `table`: True if the batch belongs to an aborted
+        transaction.
+        """
         dropped = np.zeros(len(table), np.bool_)
         columns = (k.BASE_OFFSET, k.LAST_DELTA, k.ATTRIBUTES, k.PRODUCER, k.POSITION)
         rows = zip(*(table[:, column].tolist() for column in columns), strict=True)
@@ -162,8 +173,11 @@ class Decoder:
             raise DamageError(f"{self._name}: the marker at byte {position} of the data: {error}") from error
 
     def _unpacked(self, view: memoryview, table: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-        """Decompress the records of the batches in `table` (a row for each batch), and yield the table in parts. The
-        records of a part are valid until the next part is requested.
+        """Decompress the records of the batches in `table`, in which each row describes one batch.
+
+        Yields:
+            Parts of the table, in order. The rows of a part say where the decompressed records are. They are valid
+            only until the next part is requested, because its records get the same memory.
         """
         codecs = table[:, k.ATTRIBUTES] & CODEC_MASK
         is_dense = (table[:, k.RECORD_COUNT] == table[:, k.LAST_DELTA] + 1).all()
@@ -240,7 +254,8 @@ class Decoder:
             why: what is wrong with the batch.
 
         Raises:
-            DamageError: the batch is damaged, or batches are not to be skipped.
+            DamageError: the CRC of the batch is wrong, or the decoder has no `skipped`, so that no record may be left
+                out.
         """
         position = int(row[k.POSITION])
         if crc32c(view[position + CRC_START : position + int(row[k.SIZE])]) != row[k.CRC]:

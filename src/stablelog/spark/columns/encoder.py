@@ -68,7 +68,7 @@ class Encoder:
         first_partition: the partition of the first rows without key and partition. It should differ from task to task.
 
     Raises:
-        UsageError: the size of batches is out of range.
+        UsageError: `batch_bytes_max` is out of range.
     """
 
     def __init__(
@@ -148,7 +148,9 @@ class Encoder:
             yield self._sealed(number)
 
     def _topics(self, names: list[str], partition_counts: Mapping[str, int]) -> npt.NDArray[np.int64]:
-        """Return the kernel's table of these topics. Add slots (batch buffers of one partition each) for new topics."""
+        """Return the table by which the kernel finds the partitions of these topics. For each partition of a new
+        topic, a slot (the buffer of its batch) is added, because the kernel cannot add one.
+        """
         topics = np.zeros((max(len(names), 1), k.TOPIC_WIDTH), np.int64)
         for number, name in enumerate(names):
             count = partition_counts.get(name, 0)
@@ -166,7 +168,12 @@ class Encoder:
     def _make_room(
         self, state: npt.NDArray[np.int64], names: list[str], topics: npt.NDArray[np.int64]
     ) -> Iterator[EncodedBatch]:
-        """Make room in the batch buffer (slot) that the kernel has found full: enlarge the buffer, or yield its batch."""
+        """Make room in the slot (the buffer of a partition's batch) that the kernel has found full: enlarge the
+        buffer, or complete its batch.
+
+        Yields:
+            The completed batch; nothing if the buffer was enlarged.
+        """
         number, needed = int(state[k.SLOT]), int(state[k.NEEDED])
         slot = self._slots[number]
         if not slot[k.SLOT_COUNT]:
@@ -276,8 +283,15 @@ def _point(state: npt.NDArray[np.int64], place: int, array: pa.Array) -> None:
 
 
 def _topics_of(columns: Mapping[str, pa.Array], topic: str | None) -> tuple[list[str], pa.Array | None]:
-    """Return the topics of these rows, and the index of each row's topic in that list. The second result is None if all
-    rows have one topic.
+    """Return the topics of some rows.
+
+    Args:
+        columns: the columns of the rows.
+        topic: the topic of all rows; None if the column `topic` has the topic of each row.
+
+    Returns:
+        A pair: the list of the topics, and the index of each row's topic in this list; None instead of the indexes if
+        all rows have one topic.
     """
     if topic is not None:
         return [topic], None
@@ -297,7 +311,15 @@ def _refusal(
     topic: str | None,
     partition_counts: Mapping[str, int],
 ) -> UsageError:
-    """Make the error for the invalid row at which the kernel has stopped."""
+    """Return the error for the invalid row at which the kernel has stopped.
+
+    Args:
+        status: the kernel's status, which says what is wrong.
+        state: the kernel's state, which has the number of the row.
+        columns: the columns of the rows.
+        topic: the topic of all rows; None if the column `topic` has the topic of each row.
+        partition_counts: how many partitions each topic has.
+    """
     row = int(state[k.ROW])
     if status == k.BAD_HEADER:
         return UsageError(f"the column headers has a header without a key in row {row} of its batch")

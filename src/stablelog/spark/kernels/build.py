@@ -22,7 +22,7 @@ ALLOWED = frozenset({"memcpy", "memmove", "memset"})
 
 
 def inlined(function: Part) -> Part:
-    """Decorator for a function that kernels call. Numba compiles it into each of these kernels."""
+    """Decorate a function that kernels call, and return it in a form that Numba compiles into each of these kernels."""
     part: Part = _numba.njit(error_model="numpy")(function)
     return part
 

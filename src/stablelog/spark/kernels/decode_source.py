@@ -39,8 +39,8 @@ def _long_varint(address: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varint(address: int, end: int) -> tuple[int, int]:
-    """Return the zig-zag varint at an address, and the address after it. The returned address is BAD_VARINT if the
-    varint does not end before `end`.
+    """Return a pair: the zig-zag varint at an address, and the address after it. Instead of the second one, BAD_VARINT
+    is returned if the varint does not end before the address `end`.
     """
     if address < end:
         byte = load_byte(address)
@@ -199,8 +199,8 @@ def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int
 
 @inlined
 def _put_record(state: Any, row: int, address: int, end: int) -> int:
-    """Append the key, value and headers of a record to the columns that are read. A negative result is an error
-    status.
+    """Append the key, value and headers of a record to the columns that are read. Return a negative error status if a
+    field is damaged or does not fit.
     """
     depth = state[k.DEPTH]
     if depth >= k.DEPTH_KEY:
@@ -226,8 +226,8 @@ def _put_times(state: Any, batch: Any, row: int, offset: int, timestamp_delta: i
 
 @inlined
 def _decode_dense(state: Any, batch: Any) -> int:
-    """Append the rows of a batch whose offsets have no gaps, using only its header. The columns must not require a
-    field of the records.
+    """Append the rows of a batch whose offsets have no gaps, using only the header of the batch, because the columns
+    of the read need no field of the records. Return the status, as `decode_batches` does.
     """
     first, row = batch[k.BASE_OFFSET] + state[k.RECORD], state[k.ROWS]
     first = max(first, state[k.START])
@@ -245,7 +245,9 @@ def _decode_dense(state: Any, batch: Any) -> int:
 
 @inlined
 def _decode_records(state: Any, batch: Any) -> int:
-    """Append the records of a batch from the state's position on, until the batch ends or the columns are full."""
+    """Append the records of a batch from the state's position on, until the batch ends or the columns are full. Return
+    the status, as `decode_batches` does.
+    """
     address, end = state[k.ADDRESS], batch[k.RECORDS] + batch[k.RECORDS_SIZE]
     delta, row = state[k.PREVIOUS_DELTA], state[k.ROWS]
     base_offset, start, stop = batch[k.BASE_OFFSET], state[k.START], state[k.END]

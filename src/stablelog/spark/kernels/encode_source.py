@@ -59,7 +59,7 @@ def _put_varint(address: int, value: int) -> int:
 
 @inlined
 def _is_null(state: Any, column: int, row: int) -> bool:
-    """Whether a column is null in a row, or does not exist."""
+    """Return whether a column is null in a row, or does not exist."""
     if state[column + k.NUMBERS] == 0:
         return True
     validity: int = state[column + k.VALIDITY]
@@ -93,7 +93,9 @@ def _put_field(state: Any, column: int, row: int, size: int, address: int) -> in
 
 @inlined
 def _header_range(state: Any, row: int) -> tuple[int, int]:
-    """Return the range of a row's headers in the array of all rows' headers, the end exclusive."""
+    """Return a pair: the index of a row's first header in the array of all rows' headers, and the index after its last
+    one.
+    """
     if _is_null(state, k.LISTS, row):
         return 0, 0
     return load_native32(state[k.LISTS] + 4 * row), load_native32(state[k.LISTS] + 4 * row + 4)

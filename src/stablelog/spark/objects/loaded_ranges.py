@@ -56,11 +56,11 @@ class LoadedRanges:
             self.drop(next(iter(self._loaded)))
 
     def has(self, wanted: ObjectRange) -> bool:
-        """Whether a range is loaded, or is being loaded."""
+        """Return whether a range is loaded, or is being loaded."""
         return wanted in self._loaded or wanted in self._coming
 
     def load_all(self, ranges: Sequence[ObjectRange]) -> None:
-        """Load ranges, several at a time. Raises as `get`."""
+        """Load ranges that are not loaded yet, several at a time. Raises the errors of `get`."""
         missing = [wanted for wanted in ranges if not self.has(wanted)]
         for wanted, content in zip(missing, map_parallel(self._load, missing), strict=True):
             self._keep(wanted, content)
@@ -85,7 +85,7 @@ class LoadedRanges:
         """
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range."""
+        """Drop a range from the cache, because its bytes are wrong. The next read loads the range again."""
         self._size -= len(self._loaded.pop(wanted, b""))
 
     def _load(self, wanted: ObjectRange) -> Buffer:

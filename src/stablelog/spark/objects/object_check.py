@@ -59,8 +59,8 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
 
 
 def _check_size(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
-    """Check that the object ends with the last batch. A longer object would make reads of a range after the end
-    succeed.
+    """Check that the object ends with the last batch of the segment. If the object is longer, DamageError is raised:
+    reads of a range after the end would succeed.
     """
     try:
         store.get_range(key, segment.size, 1)
@@ -96,7 +96,9 @@ class _BatchCheck:
 
 
 def _is_named(store: ObjectStore, partition: RemotePartition, segment: RemoteSegment) -> bool:
-    """Whether the present manifest still has a segment."""
+    """Return whether the last manifest of the partition still names a segment. If it does not, a broker has deleted
+    the segment.
+    """
     manifest = Prefix(store).last_manifest(partition)
     rows = () if manifest is None else manifest.segments
     return any(

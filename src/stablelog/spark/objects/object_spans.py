@@ -65,13 +65,15 @@ class Spanned(Protocol):
         """What the pieces of all tasks have in common."""
 
     def segments_between(self, start: int, end: int) -> Sequence[RemoteSegment]:
-        """Return the segments of a range of offsets. Raises UnavailableError and DamageError."""
+        """Return the segments with some of the offsets [start, end). Raises UnavailableError and DamageError."""
 
     def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
-        """Return the segments that a range of positions needs."""
+        """Return the segments that a read of the positions [start, end) in commit order needs."""
 
     def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
-        """Return the aborted transactions that a reader of a range needs."""
+        """Return the aborted transactions that a reader of the offsets [start, end) needs: for each of them the
+        producer id, the first offset, and the offset of the abort marker.
+        """
 
 
 class ObjectSpan(TableSpan[Spanned, Stretch]):
@@ -137,7 +139,9 @@ def object_span(stored: Spanned, start: int, end: int, topic_id: str = "") -> Ob
 
 
 def _far_apart(points: Iterable[CutPoint], size: int) -> Iterator[CutPoint]:
-    """Yield cut points that divide a log file into stretches. The list of all cut points would be long."""
+    """Yield some of the cut points of a log file of `size` bytes, about equally far apart. They divide the file into
+    stretches; with all cut points, the table of stretches would be long.
+    """
     distance, last = max(STRETCH_SIZE, size // STRETCH_COUNT_MAX), 0
     for point in points:
         if point.position - last >= distance and size - point.position >= distance // 2:
@@ -146,8 +150,8 @@ def _far_apart(points: Iterable[CutPoint], size: int) -> Iterator[CutPoint]:
 
 
 def points_between(segment: RemoteSegment, begin: int, end: int) -> tuple[tuple[int, int], ...]:
-    """Return (position, CRC) of the cut points of a segment that are between two positions; none if their CRCs are
-    unknown.
+    """Return the position and the CRC of each cut point of a segment that is between the positions `begin` and `end`
+    in the log file. The result is empty if the CRCs are unknown.
     """
     return tuple(
         (one.position, one.header_crc)
@@ -165,7 +169,9 @@ class CommitSpan(TableSpan[Spanned, Stretch]):
         return self._size_up_to(self.end) - self._size_up_to(self.start)
 
     def _size_up_to(self, position: int) -> int:
-        """Bytes of the table up to a position, as if all offsets of a segment had the same size."""
+        """Return the estimated size in bytes of all that the table has before a position in commit order. All offsets
+        of a segment count as equally large.
+        """
         if not self._table:
             return 0
         place = bisect_left(self._table, position, hi=len(self._table) - 1, key=attrgetter("end_offset"))

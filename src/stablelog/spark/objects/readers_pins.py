@@ -56,7 +56,7 @@ class DriversPins:
 
     @property
     def for_tasks(self) -> ReadersPins | None:
-        """The pins in the form that tasks receive; None if nothing is pinned."""
+        """Return the pins in the form that tasks receive; None if nothing is pinned."""
         topics: dict[tuple[str, uuid.UUID], list[tuple[int, int]]] = {}
         for (topic, topic_id, number), start in self._starts.items():
             topics.setdefault((topic, topic_id), []).append((number, start))
@@ -103,7 +103,9 @@ def _pin_id(partition: RemotePartition, read_id: uuid.UUID, period: int) -> uuid
 def _create(
     store: ObjectStore, partition: RemotePartition, start: int, read_id: uuid.UUID, period: int
 ) -> bool:
-    """Create a pin in the store. Return whether the pin exists now; False if the store rejects it."""
+    """Create a pin in the store. Return True if the pin exists now, and False if the store rejects it, for example
+    because the reader may not write there.
+    """
     if store in _refused:
         return False
     pin = Pin(start, OFFSET_MAX, f"Spark, process {os.getpid()}")

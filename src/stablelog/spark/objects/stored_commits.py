@@ -30,7 +30,15 @@ NONE: Final = -1  # stands for no commit sequence
 def commits_between(
     order: StoredOrder, start: int, end: int, offset: int, count_max: int, *, with_outside: bool
 ) -> Commits:
-    """Return the first transactions at the positions [start, end) that end after an offset.
+    """Return the first transactions at the positions [start, end) that end after a position.
+
+    Args:
+        order: the partition in commit order.
+        start: the first position of the range.
+        end: the position after the last one of the range.
+        offset: transactions that end at this position or before are left out.
+        count_max: the maximum number of transactions to return.
+        with_outside: whether records outside transactions are listed, too.
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
@@ -41,8 +49,8 @@ def commits_between(
 
 
 def last_complete_sequence(stored: TieredPartition) -> int:
-    """Return the commit sequence up to which the store has all commits of a partition, except those that a restore has
-    lost for good.
+    """Return the greatest commit sequence up to which the store has all commits of a partition, except those that a
+    restore has lost for good.
     """
     segments = stored.manifest.segments
     # What the restore did not find is gone: see `Restored.torn_sequence`.
@@ -62,7 +70,10 @@ def torn_sequence(stored: TieredPartition) -> int:
 
 
 def _removed(stored: TieredPartition, torn: int) -> int:
-    """Return the greatest commit sequence of a transaction that may have lost records, as DescribeCut does."""
+    """Return the greatest commit sequence of a transaction that may have lost records in this partition, as the
+    broker's API DescribeCut reports it. Return NONE if there is no such transaction, and NOT_KNOWN if the store does
+    not tell. `torn` is the result of `torn_sequence`.
+    """
     found = stored.order.removed_sequence()
     return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
 
@@ -115,7 +126,9 @@ class StoredCuts:
         )
 
     def group(self, partitions: Collection[TieredPartition]) -> str:
-        """Return the transaction group of some partitions. Raises RefusedError as `cut` does."""
+        """Return the name of the transaction group to which the topics of some partitions belong. Raises RefusedError
+        as `cut` does.
+        """
         groups: dict[str, str] = {}
         for stored in partitions:
             topic = stored.partition.topic
@@ -136,7 +149,14 @@ class StoredCuts:
         return next(iter(groups))
 
     def _tell(self, last: int, latest: int, behind: TopicPartition) -> None:
-        """Log which partition holds the cut. It is a warning if the cut stays: a store that is written always lags."""
+        """Log because of which partition the last cut of the store is before the latest commit. This is a warning only
+        if the cut does not move: a store that is still written to always lags.
+
+        Args:
+            last: the commit sequence of the last cut.
+            latest: the greatest commit sequence in the store.
+            behind: the partition that has no commits after the cut yet.
+        """
         stays = last == 0 or (last == self._last and latest > self._latest)
         if last < latest > self._latest:
             log.log(

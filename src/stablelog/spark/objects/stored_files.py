@@ -41,7 +41,9 @@ class StoredSegment:
         return self._segment.summary
 
     def check(self, next_base: int | None) -> None:
-        """Do nothing: an object is never replaced."""
+        """Do nothing, because an object is never replaced. `next_base`, the base offset of the next segment, is not
+        used.
+        """
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from the one at `position` on. Raises StoreError, DamageError and
@@ -60,7 +62,9 @@ class StoredSegment:
             position += batches.size
 
     def _parts_from(self, position: int) -> list[ObjectRange]:
-        """Return the parts of the log file from a cut point on."""
+        """Return the byte ranges to download for a read from a cut point on: the parts of the log file after it, in
+        order.
+        """
         points = (CutPoint(self.base_offset, 0, 0), *cut_points(self._segment))
         edges = [
             (one.position, one.header_crc)
@@ -107,7 +111,7 @@ class StoredFiles:
 
     @property
     def sealed(self) -> list[tuple[StoredSegment, int]]:
-        """The segments that are not being deleted, oldest first, each with its end offset."""
+        """The segments that are not being deleted, oldest first. Each is in a pair with its end offset."""
         rows = self.stored.manifest.segments
         return [
             (self._segment(row), row.end_offset) for row in rows if row.state is SegmentState.COPY_FINISHED

@@ -39,7 +39,9 @@ class StoredTopics(Protocol):
     def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
     ) -> dict[TopicPartition, TieredPartition]:
-        """Read what the store has of the wanted partitions of some topics. Raises StoreError and DamageError."""
+        """Read what the store has of some topics. Return the partitions by topic and number: those for which
+        `is_wanted` returns True. Raises StoreError and DamageError.
+        """
 
     def remove_pins(self) -> None:
         """Delete the pins of the read."""
@@ -137,8 +139,13 @@ class OwnTopics:
     def _empty_partitions(
         self, known: TieredPartition, same: Sequence[TieredPartition]
     ) -> Iterator[TieredPartition]:
-        """Yield every partition of a topic with an empty manifest, for partitions of which nothing is in the store yet.
-        `same` are the partitions that have a manifest; the greatest partition count in them is the present one.
+        """Yield every partition of a topic, with an empty manifest. The caller uses those of which nothing is in the
+        store yet.
+
+        Args:
+            known: a partition of the topic.
+            same: the partitions of the topic that have a manifest. The greatest partition count in their manifests is
+                the present one, because topics only grow.
         """
         published = known.manifest.published
         counts = [one.manifest.published.partition_count for one in same if one.manifest.published]
@@ -182,8 +189,8 @@ class OwnTopics:
 def read_again(
     store: ObjectStore, partition: RemotePartition, *, committed: bool, pins: ReadersPins | None
 ) -> TieredPartition | None:
-    """Read the present manifest of a partition, or list it again, after an object was missing. Return None if the topic
-    was deleted.
+    """Return a partition as it is in the store now, after an object of it was missing: its present manifest is read
+    or, if Apache Kafka has written it, its objects are listed again. Return None if the topic was deleted.
 
     Args:
         store: the object store.

@@ -45,7 +45,9 @@ def _save_nothing(_log_start: int) -> None:
 
 
 def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of the range [start, end) that the runs do not cover."""
+    """Return the parts of the range [start, end) that the runs do not cover. A part and a run are pairs: the first
+    offset, and the offset after the last one.
+    """
     edges = [start, *itertools.chain.from_iterable(runs), end]
     return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
 
@@ -157,12 +159,14 @@ class TieredPartition:
 
     @property
     def log_end(self) -> int:
-        """The end of the last segment."""
+        """The offset after the last one of the last segment in the store; the log start offset if that is greater, or
+        if the store has no segment of the partition.
+        """
         return self.manifest.end_offset
 
     def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range that the store has and only brokers can read; always none here. Kafka's
-        partitions override this method.
+        """Return those parts of a range that are in the store but that only brokers can read. The result is always
+        empty here. The class for partitions that Apache Kafka has copied overrides this method.
         """
         return []
 
@@ -170,7 +174,9 @@ class TieredPartition:
         """Raise UsageError if only brokers can read some offsets of a range."""
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of offsets that the store has. The range must not end after `end_offset`."""
+        """Return those parts of the offsets [start, end) that the store has: for each part its first offset and the
+        offset after its last one. The range must not end after `end_offset`.
+        """
         start = max(start, self.start_offset)
         return [(start, end)] if start < end else []
 

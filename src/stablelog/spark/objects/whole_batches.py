@@ -27,8 +27,11 @@ SCAN_COUNT_MAX = 1024  # Maximum of batch headers that one call of a kernel read
 def batches_of(
     store: ObjectStore, parts: Sequence[ObjectRange], offsets: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, pa.Buffer]]:
-    """Download parts of log files, and yield their whole batches with the number of the part. If the manifest has CRCs
-    of a part, its batches are yielded only after their headers were proven.
+    """Download parts of log files, and divide them into whole batches. If the manifest has CRCs of a part, its batches
+    are yielded only after their headers were proven.
+
+    Yields:
+        A pair: the index of the part in `parts`, and bytes of it, which are one or more whole batches.
 
     Args:
         store: the object store.
@@ -82,7 +85,8 @@ class WholeBatches:
             DamageError.
 
     Attributes:
-        header_crc: the same, over the headers of all batches that were yielded, too.
+        header_crc: CRC-32C over the headers of all batches before the part and of all batches that were yielded; None
+            if it is unknown.
     """
 
     def __init__(
@@ -150,11 +154,13 @@ class WholeBatches:
 
     @property
     def _missing_size(self) -> int:
-        """How many bytes of the rest are not filled yet."""
+        """How many bytes of the batch that is in two ranges are missing."""
         return len(self._rest) - self._filled
 
     def _complete_rest(self, view: memoryview) -> int:
-        """Fill the rest. Return how many bytes of `view` were used."""
+        """Complete the batch whose first bytes were in an earlier range, with the first bytes of `view`. Return how
+        many bytes of `view` were used.
+        """
         at = self._fill_rest(view)
         if not self._missing_size and len(self._rest) == HEADER.size:  # Now the size of the batch is known.
             left = self._size + HEADER.size - at

@@ -70,7 +70,7 @@ def _name_damage(extent: FileExtent, inode: int) -> None:
 
 
 def headers_crc(descriptor: int, size: int) -> int | None:
-    """Compute the CRC-32C over all batch headers of a log file. Return None if the file does not consist of whole
+    """Return the CRC-32C over all batch headers of a log file. Return None if its first `size` bytes are not whole
     batches.
     """
     if not size:

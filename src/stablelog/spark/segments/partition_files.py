@@ -126,7 +126,9 @@ class FileSpan(TableSpan["PartitionFiles", FilePart]):
         return part.end_offset if size > 0 else None
 
     def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
-        """Divide the range at this offset, and the part of a segment file that contains the offset."""
+        """Divide the range into two at this offset. Return both in a pair. The part of a segment file that contains
+        the offset is divided between them.
+        """
         assert self.start < offset < self.end
         place = bisect_right(self._table, offset, self._first, self._after, key=attrgetter("end_offset"))
         is_behind = place == self._after  # no part is behind the offset
@@ -200,7 +202,8 @@ class PartitionFiles:
         opened, but may answer a `stat` of a file that is not open from an old cache.
 
         Args:
-            anew: whether to read the files of sealed segments again, too.
+            anew: whether the files of sealed segments are read again. Otherwise only new segments and the growing one
+                are read, because sealed segments seldom change.
 
         Raises:
             UnavailableError: the directory or a file cannot be read.
@@ -243,7 +246,9 @@ class PartitionFiles:
         self.segments = ReaderRows(segments)
 
     def _update_growing_size(self) -> bool:
-        """Update the size of the growing segment. Return whether its log file is still the same file."""
+        """Update the size of the growing segment, the last one. Return False if its log file was removed or replaced,
+        or if there is no segment yet, so that the directory must be listed again.
+        """
         if not self.segments:
             return False
         last = self.segments[-1]
@@ -321,11 +326,13 @@ class PartitionFiles:
 
     @property
     def sealed(self) -> list[tuple[SegmentFile, int]]:
-        """The listed segments that another one follows, each with the base offset of the next one."""
+        """The listed segments that another one follows, so that they do not grow any more. Each is in a pair with the
+        base offset of the next one.
+        """
         return list(zip(self.segments, self.segments.bases[1:], strict=False))
 
     def parts(self, start: int, end: int) -> list[FilePart]:
-        """Return the bytes of the log files that contain a range of offsets. Raises as `span`."""
+        """Return the parts of log files that contain the offsets [start, end). Raises the errors of `span`."""
         return self.span(start, end).parts
 
     def _part(
@@ -350,7 +357,8 @@ class PartitionFiles:
         return FilePart(segment, max(start, segment.base_offset), end, position, end_position, size_before)
 
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
-        """Check that the files reach the offset `end`. A segment that another one follows may end earlier, because
+        """Check that the files reach the offset `end`, and raise UnavailableError if not. A segment that another one
+        follows (`next_base` is the base offset of the next one; None if there is none) may end earlier, because
         compaction may have removed its last records.
         """
         if next_base is None:
@@ -390,8 +398,8 @@ class PartitionFiles:
     # -- without a broker --------------------------------------------------------------------------------------
 
     def scan_end(self) -> tuple[int, int]:
-        """Return the log end offset and the last stable offset, for a read without a broker. Raises the errors of
-        `scanned_end`.
+        """Return a pair: the log end offset and the last stable offset, for a read without a broker. Raises the errors
+        of `scanned_end`.
         """
         found = scanned_end(self.directory, self.segments)
         self._scanned = found.aborted

@@ -67,8 +67,8 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> ScannedEn
 
 
 def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, Producers]:
-    """Find the last snapshot or summary that records the open transactions. Return its offset and the producer
-    state; the caller reads batch headers from there on.
+    """Find the last snapshot or summary that records the open transactions. Return a pair: its offset, from which on
+    the caller has to read the batch headers, and the state of the producers at this offset.
     """
     last, first_offset = segments[-1], segments[0].base_offset
     for offset in reversed(snapshot_offsets(os.listdir(directory))):
@@ -107,8 +107,8 @@ def _aborts_known_to(directory: Path, segments: ReaderRows[SegmentFile], snapsho
 
 
 def _progress_agrees(directory: Path, last: SegmentFile, snapshot: int | None) -> bool | None:
-    """Whether the transaction index of the growing segment begins with the entries that a snapshot recorded; None
-    if no snapshot records them.
+    """Return whether the transaction index of the growing segment begins with the entries that a snapshot recorded;
+    None if no snapshot records them.
     """
     if snapshot is None:
         return None

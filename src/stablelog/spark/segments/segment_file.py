@@ -76,22 +76,22 @@ class SegmentFile:
 
     @property
     def proof(self) -> tuple[int, int] | None:
-        """Size of the log file in bytes, and CRC-32C over its batch headers, from the summary; None without a
-        summary.
+        """A pair from the segment's summary, with which a task checks the log file: the size of the file in bytes, and
+        the CRC-32C over its batch headers. None if the segment has no summary.
         """
         return (self.summary.log_size, self.summary.log_crc) if self.summary is not None else None
 
     @property
     def stable_offset(self) -> int | None:
-        """The first offset of the oldest transaction that was open at the end of the segment: all transactions that
-        began before it have ended there. None if unknown.
+        """The first offset of the oldest transaction that was open at the end of the segment. All transactions that
+        began before this offset have ended by the end of the segment. None if it is unknown.
         """
         return None if self.summary is None else self.summary.stable_offset
 
     @property
     def least_aborted_offset(self) -> int | None:
-        """The least offset at which a transaction may have begun that was aborted in the segment; None if none was
-        aborted there.
+        """The least offset at which a transaction whose abort marker is in the segment may have begun; None if the
+        segment has no abort marker.
         """
         if self.summary is None:
             return 0 if self.has_txn_index else None
@@ -118,7 +118,7 @@ class SegmentFile:
 
     def check(self, next_base: int | None) -> None:
         """Check that the log file is still the one that was listed, and that no offsets before the next segment are
-        missing.
+        missing. `next_base` is the base offset of the next segment; None if there is none.
 
         Raises:
             GoneError: compaction is replacing the file, or has replaced it.
@@ -166,8 +166,8 @@ class SegmentFile:
             return seek(log, self._known_before(log.descriptor, offset), offset=offset)
 
     def boundary_before(self, position: int) -> tuple[int, int] | None:
-        """Return the base offset and the position of a batch that begins at or before a position, to divide the file
-        there; None if only the first batch is known.
+        """Find a batch that begins at or before a position in the log file, so that the file can be divided there.
+        Return a pair: its base offset and its position. Return None if only the first batch of the file is known.
         """
         with _OpenLog(self) as log:
             at = self._offset_index().position_at_or_before(position)
@@ -196,11 +196,11 @@ class SegmentFile:
             return os.pread(log.descriptor, size, position)
 
     def open(self) -> int:
-        """Open the log file for reading. Return its descriptor.
+        """Open the log file for reading. Return its file descriptor, which the caller must close.
 
         Raises:
-            GoneError: it was removed.
-            UnavailableError: it cannot be read.
+            GoneError: the file was removed.
+            UnavailableError: the file cannot be read.
         """
         return open_log_file(self.path)
 
@@ -279,7 +279,9 @@ class _OpenLog:
         os.close(self.descriptor)
 
     def piece(self, position: int, size: int) -> bytes:
-        """Read bytes of the log file. In a growing segment, remember the position: a batch begins there."""
+        """Return `size` bytes of the log file, from a position on. In a growing segment, the position is remembered
+        for later searches, because a batch begins there.
+        """
         size = min(MARK_SIZE + HEADER.size, self.size - position)
         content, segment = os.pread(self.descriptor, size, position), self._segment
         marked = segment.marks[-1][1] if segment.marks else 0
@@ -289,22 +291,25 @@ class _OpenLog:
         return content
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes that are no batch. If the segment has a summary, `prove` raises an error that names
-        the damaged batch. Without a summary, `prove` does nothing.
+        """Return the error for bytes at a position that are no batch. If the segment has a summary, `prove` is called
+        first, and raises an error that names the damaged batch. `error` says what is wrong with the bytes; None if
+        that is not known.
         """
         self._segment.prove()
         return DamageError(f"{self._segment.path}: {error or f'there is no batch at byte {position}'}")
 
     def torn_at(self, position: int) -> None:
-        """Leave out a torn batch at the end: the file may be growing."""
+        """Return None, so that an incomplete batch at the end of the file is left out: the broker may be writing it
+        now.
+        """
 
 
 def open_log_file(path: str) -> int:
-    """Open a segment's log file for reading. Return its descriptor.
+    """Open a segment's log file for reading. Return its file descriptor, which the caller must close.
 
     Raises:
-        GoneError: it was removed.
-        UnavailableError: it cannot be read.
+        GoneError: the file was removed.
+        UnavailableError: the file cannot be read.
     """
     try:
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -340,8 +345,8 @@ def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
 
 
 def read_summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
-    """Read the summary of a log file, and the log file's status. If the summary is missing or damaged, return None in
-    its place.
+    """Read the summary of a segment, and the status of its log file. Return both in a pair; None in place of the
+    summary if it is missing or damaged.
 
     Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
     to the log file if the file's inode is the same before and after the summary is read.
@@ -365,7 +370,7 @@ def read_summarized(path: str, base: int) -> tuple[Summary | None, os.stat_resul
 
 
 def read_or_nothing(path: Path | str) -> bytes:
-    """Return the content of a small file; empty if the file does not exist."""
+    """Return the content of a small file; empty bytes if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:

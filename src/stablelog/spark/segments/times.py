@@ -38,8 +38,8 @@ def _find_in_batch(data: Buffer, time_ms: int, start: int) -> tuple[int, int] | 
 
 
 def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
-    """Whether a batch may contain a record with an offset of at least `start` and at least this timestamp. Only the
-    header of the batch is used.
+    """Return whether a batch may contain a record with an offset of at least `start` and at least this timestamp. Only
+    the header of the batch is used.
     """
     return not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start
 

@@ -55,8 +55,8 @@ def digest_of(value: Any) -> str:
 
 
 def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]:
-    """Return the source offsets at which a micro-batch ends, from the checkpoint, so that the sink can commit them for
-    a consumer group.
+    """Return the offsets of the source at which a micro-batch ends, by partition. They are read from the checkpoint,
+    so that the sink can commit them for a consumer group.
 
     Raises:
         UsageError: the query reads no topics, or the checkpoint is not in a local directory.
@@ -80,7 +80,9 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]
 
 
 def _entry(checkpoint: str | None, batch_id: int) -> list[str]:
-    """Return the lines of a micro-batch's entry in the checkpoint's log of offsets."""
+    """Return the lines of a micro-batch's entry in the checkpoint's log of offsets: the version, the time and the
+    settings, and a line for each source.
+    """
     path = local_checkpoint(checkpoint) / "offsets" / str(batch_id)
     try:
         return path.read_text().splitlines()

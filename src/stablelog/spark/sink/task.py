@@ -41,7 +41,7 @@ class Task(NamedTuple):
 
 def write_part(options: WriteOptions, part: JointWrite, task: Task, rows: Iterator[Any]) -> WriteReport:
     """Write the rows of one task in a transaction, which stays open. Later, the driver commits the transactions of all
-    tasks.
+    tasks. Return the message with which the task reports its transaction to the driver.
 
     Args:
         options: the options of the write.
@@ -71,7 +71,7 @@ def write_part(options: WriteOptions, part: JointWrite, task: Task, rows: Iterat
 
 def _skipped(part: JointWrite, begun: joint.JointVersion, rows: Iterator[Any]) -> WriteReport:
     """Read the rows of a task without writing them, because their micro-batch or write is already committed. Spark
-    requires that a task reads its rows.
+    requires that a task reads its rows. Return the task's message to the driver, which says that nothing was written.
 
     Raises:
         RefusedError: later micro-batches of the query are committed. So the checkpoint is an older copy, and its plan
@@ -88,7 +88,8 @@ def _skipped(part: JointWrite, begun: joint.JointVersion, rows: Iterator[Any]) -
 
 
 def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: Iterator[Any]) -> WriteReport:
-    """Write rows in a transaction, which stays open, and wait until the brokers have acknowledged all of them.
+    """Write rows in a transaction, which stays open, and wait until the brokers have acknowledged all of them. Return
+    the message with which the task reports the transaction to the driver.
 
     Args:
         options: the options of the write.

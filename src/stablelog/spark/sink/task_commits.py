@@ -160,7 +160,7 @@ def _report(options: WriteOptions, message: str) -> None:
 
 
 def _all_written(messages: Iterable[Any]) -> list[WriteReport]:
-    """Check that the messages of all tasks have arrived and belong to one joint commit. Return them.
+    """Check that the messages of all tasks have arrived and belong to one joint commit. Return the messages as a list.
 
     Raises:
         UnavailableError: a message is missing or not of this joint commit, so the commit would lack rows of its task.
@@ -231,7 +231,9 @@ def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
 
 
 def _end(cluster: BlockingCluster, child: Child, *, commit: bool) -> None:
-    """End a task's own transaction (guarantee=at-least-once) from the driver."""
+    """End the transaction of a task from the driver: commit it if `commit` is True, otherwise abort it. Such a
+    transaction belongs to no joint commit, because the write has the option guarantee=at-least-once.
+    """
     producer = BlockingProducer(cluster, child[0])
     producer.resume(child[1], child[2])
     producer.end(commit=commit)

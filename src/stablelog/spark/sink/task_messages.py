@@ -116,11 +116,13 @@ def shared_cluster(options: WriteOptions) -> BlockingCluster:
 
 @contextlib.contextmanager
 def explaining_fences(options: WriteOptions, part: JointWrite) -> Iterator[None]:
-    """Context that explains an error PRODUCER_FENCED to the user of the query: the message names the possible causes.
+    """Return a context manager that explains an error PRODUCER_FENCED of its block to the user of the query: the
+    message of the error also names the possible causes. It yields nothing.
 
     Raises:
         RefusedError: the broker has refused a request.
-        ProducerFencedError: the request was fenced; the message is the extended one.
+        ProducerFencedError: the broker has refused a request with PRODUCER_FENCED. The message names the possible
+            causes.
     """
     try:
         yield

@@ -162,7 +162,12 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
 
 
 def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> BatchWriter:
-    """Return a writer for the rows of a batch.
+    """Return a writer for the rows of a batch write.
+
+    Args:
+        given: the options of the write.
+        schema: the columns of the rows.
+        overwrite: whether the mode of the write is `overwrite`. The sink only appends rows, so it refuses this mode.
 
     Raises:
         UsageError: an option or a column is unknown, contradictory or of a wrong type.
@@ -199,7 +204,8 @@ def _next_order(options: WriteOptions) -> int:
 
 
 def check_columns(schema: Any, topic: str | None) -> None:
-    """Check that rows of this schema can be written.
+    """Check that rows of this schema can be written. `topic` is the topic of all rows; None if the rows must have the
+    column `topic`.
 
     Raises:
         UsageError: a column is missing, unknown, or of an unsupported type. The message names the column.

@@ -84,7 +84,9 @@ def text_of(plan: str, ends: WrittenEnds) -> str:
 
 
 def read_text(text: str) -> tuple[str, WrittenEnds]:
-    """Return the digest of the plan and the ends that `text_of` has written. Any other text is a digest without ends."""
+    """Decode a text that `text_of` has written. Return a pair: the digest of the plan, and the ends. A text of any
+    other form counts as a digest without ends.
+    """
     match = _TEXT.fullmatch(text)
     if match is None:
         return text, WrittenEnds()

@@ -70,7 +70,13 @@ class BrokerLog(EstimatedLog):
         self._gaps: dict[TopicPartition, tuple[str, int, Sequence[LostOffsets]]] = {}
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """Return the partitions that the options name, from the broker's metadata, with their topics' ids."""
+        """Return the partitions that the options of the read select, each with the id of its topic, from the broker's
+        metadata.
+
+        Args:
+            there_only: whether topics and partitions that the options name but that do not exist are left out.
+                Otherwise they are an error.
+        """
         options = self._options
         if options.pattern is not None:
             wanted: Any = re.compile(options.pattern)
@@ -117,8 +123,8 @@ class BrokerLog(EstimatedLog):
         return self._list_offsets(dict.fromkeys(held, LATEST), "read_uncommitted") | self.latest(rest)
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record of a time or later, by partition; None if there is none. An open
-        transaction may be before the record.
+        """Return for each partition the offset of the first record with the given timestamp in ms or a later one; None
+        if there is none. An open transaction may be before the record.
 
         Apache Kafka may return the offset of a marker. This method then searches for the first record after the marker.
         """
@@ -144,8 +150,8 @@ class BrokerLog(EstimatedLog):
         return found
 
     def _may_be_held(self, topic: str) -> bool:
-        """Whether an open transaction can hide later records from the reader. Not in commit order, in which a record
-        has no place before its commit.
+        """Return whether an open transaction in a topic can hide later records from the reader. This cannot happen in
+        commit order, because a record has no place there before its transaction is committed.
         """
         if self._options.isolation == "read_uncommitted":
             return False
@@ -171,9 +177,8 @@ class BrokerLog(EstimatedLog):
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range: the range and its size in bytes, which is estimated from its first batches.
-
-        `spark.planning` divides the spans between tasks.
+        """Return a span for each range, in order. A span is a range that `spark.planning` can divide between tasks,
+        with its size in bytes, which is estimated from the first batches of the range.
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
@@ -213,14 +218,16 @@ class BrokerLog(EstimatedLog):
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
     ) -> Commits:
-        """List the next transactions of a partition (see `client.blocking.commits`)."""
+        """Return the next transactions of a partition that end after an offset (see `client.blocking.commits`). At
+        most `count_max` are returned. `with_outside` says whether records outside transactions are listed, too.
+        """
         return describe_commits(
             self.cluster, *place, offset=offset, count_max=count_max, with_outside=with_outside
         )
 
     def record_size(self, wanted: Range, isolation: str) -> float:
-        """Return the average size of a record, in bytes, in the first batches of a range; a guess if the beginning of
-        the range was removed.
+        """Return the average size of a record, in bytes, in the first batches of a range. If the beginning of the
+        range was removed, a fixed guess is returned.
 
         For a read-uncommitted reader, every offset counts as a record, also those of markers and gaps.
         """
@@ -259,12 +266,15 @@ class BrokerLog(EstimatedLog):
 def answers(
     cluster: BlockingCluster, wanted: Range, isolation: str
 ) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
-    """Fetch a range from the broker. Yield each response with the positions and headers of its whole batches.
+    """Fetch a range from the broker, with as many requests as are needed.
 
     Args:
         cluster: the brokers.
         wanted: the range. The first batch may begin before it, and the last one may end after it.
         isolation: the isolation level of the reader.
+
+    Yields:
+        A pair: a response, and a list with the position and the header of each whole batch in it.
 
     Raises:
         OffsetOutOfRangeError: the range was removed.
@@ -340,7 +350,8 @@ def first_record(
 
 
 def read(options: ReadOptions, cluster: BlockingCluster, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """Fetch the record batches of a piece (a range of offsets of one partition), and decode them.
+    """Fetch the record batches of a piece (a range of offsets of one partition), decode them, and yield the rows as
+    Arrow batches. The last rows stay in the builder of the decoder.
 
     Args:
         options: the options of the read.
@@ -388,14 +399,14 @@ def check_topics(cluster: BlockingCluster, pieces: Iterable[Piece]) -> None:
 
 
 def _is_another_topic(cluster: BlockingCluster, piece: Piece) -> bool:
-    """Whether the topic was deleted after the planning and created again with the same name."""
+    """Return whether the topic of a piece was deleted after the planning and created again with the same name."""
     topic = cluster.retrying(f"looking for {piece.topic}", lambda: cluster.topic(piece.topic))
     return bool(piece.topic_id and topic.topic_id is not None and topic.topic_id.hex != piece.topic_id)
 
 
 def _after_loss(options: ReadOptions, cluster: BlockingCluster, piece: Piece, offset: int) -> int:
-    """Return the next offset to read if the log start is now after `offset`, or if a restore has left the offset without a
-    record: records are lost.
+    """Return the next offset to read after records at `offset` were lost: the log start is now after this offset, or a
+    restore has left the offset without a record.
     """
     place = (piece.topic, piece.partition)
     first = cluster.list_offsets({place: EARLIEST}, options.isolation)[place].offset

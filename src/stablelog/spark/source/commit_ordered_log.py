@@ -21,8 +21,8 @@ class CommitOrderedLog(Protocol):
     """A log with commit-ordered topics: that of brokers, or that in an object store.
 
     Attributes:
-        may_lag: whether the last cut may be before one that was read: from a broker, or before the topics had all the
-            partitions that they have now.
+        may_lag: whether the last cut of this log may be before a cut that a stream has read already: one that a broker
+            has reported, or one of a time at which the topics had fewer partitions.
     """
 
     may_lag: bool
@@ -36,7 +36,7 @@ class CommitOrderedLog(Protocol):
         """
 
     def group(self, topic: str) -> str:
-        """Return the transaction group of a topic. Raises RefusedError as `cut` does."""
+        """Return the name of the transaction group to which a topic belongs. Raises RefusedError as `cut` does."""
 
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
@@ -51,7 +51,7 @@ class CommitOrderedLog(Protocol):
         """
 
     def record_size(self, wanted: Range, isolation: str) -> float:
-        """Return the average size of a record of a range, in bytes."""
+        """Return the average size of a record of a range, in bytes, for a reader with this isolation level."""
 
 
 def commit_ordered(log: Log) -> CommitOrderedLog:
@@ -63,7 +63,7 @@ def commit_ordered(log: Log) -> CommitOrderedLog:
 
 
 def group_of(log: Log, topic: str) -> str:
-    """Return the transaction group of a topic.
+    """Return the name of the transaction group to which a topic belongs; empty for the default group.
 
     Raises:
         UsageError: the topic is not commit-ordered.

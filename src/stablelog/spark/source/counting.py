@@ -33,7 +33,9 @@ class CountedSegment(Protocol):
         """The summary of the segment; None if it has none."""
 
     def check(self, next_base: int | None) -> None:
-        """Check that the log file has not been replaced or removed since it was listed. Raises GoneError."""
+        """Check that the log file has not been replaced or removed since it was listed. Raises GoneError. `next_base`
+        is the base offset of the next segment; None if there is none.
+        """
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each whole batch from the one at `position` on."""
@@ -63,7 +65,7 @@ class CountedFiles(Protocol):
 
     @property
     def sealed(self) -> Sequence[tuple[CountedSegment, int]]:
-        """The sealed segments, oldest first, each with the base offset of the next one."""
+        """The sealed segments, oldest first. Each is in a pair with the base offset of the next one."""
 
     def parts(self, start: int, end: int) -> Sequence[CountedPart]:
         """Return the bytes of the segments that contain the offsets from `start` to before `end`."""
@@ -93,7 +95,7 @@ class Aborted:
         return cls({producer: sorted(ranges) for producer, ranges in found.items()})
 
     def has_batch(self, header: BatchHeader) -> bool:
-        """Whether a batch of records belongs to an aborted transaction."""
+        """Return whether a batch of records belongs to an aborted transaction. `header` is the header of the batch."""
         ranges = self._by_producer.get(header.producer_id) if header.is_transactional else None
         if not ranges:
             return False
@@ -102,7 +104,7 @@ class Aborted:
 
 
 def files_count(files: CountedFiles, start: int, end: int, *, committed: bool) -> int:
-    """Count the records from offset `start` to before `end` that a reader gets.
+    """Return the number of records from offset `start` to before `end` that a reader gets.
 
     Args:
         files: the segment files of the partition.
@@ -129,8 +131,8 @@ def files_count(files: CountedFiles, start: int, end: int, *, committed: bool) -
 
 
 def _committed_count(files: CountedFiles, sealed: Sequence[tuple[CountedSegment, int]], place: int) -> int:
-    """Count the records in a sealed segment that are not of aborted transactions. Every transaction in the segment must
-    have ended.
+    """Return the number of records in a sealed segment that do not belong to aborted transactions. Every transaction
+    in the segment must have ended. `place` is the index of the segment in `sealed`.
     """
     summary = sealed[place][0].summary
     assert summary is not None
@@ -143,7 +145,9 @@ def _committed_count(files: CountedFiles, sealed: Sequence[tuple[CountedSegment,
 
 
 def _is_closed(sealed: Sequence[tuple[CountedSegment, int]], place: int) -> bool:
-    """Whether no transaction was open at the beginning or at the end of the segment."""
+    """Return True if no transaction was open at the beginning of a segment, and none at its end. `place` is the index
+    of the segment in `sealed`.
+    """
     summary = sealed[place][0].summary
     assert summary is not None
     if place:
@@ -157,7 +161,8 @@ def _is_closed(sealed: Sequence[tuple[CountedSegment, int]], place: int) -> bool
 
 
 def _aborted_count(files: CountedFiles, aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
-    """Count the records of aborted transactions from offset `start` to before `end`, by batch headers.
+    """Return the number of records of aborted transactions from offset `start` to before `end`, counted by batch
+    headers.
 
     Args:
         files: the segment files of the partition.
@@ -175,8 +180,8 @@ def _aborted_count(files: CountedFiles, aborted: Sequence[AbortedTxn], start: in
 
 
 def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range in which aborted transactions were open. Two parts are joined if the gap between them
-    has at most GAP_COUNT_MAX offsets.
+    """Return the parts of a range in which aborted transactions were open, as pairs of the first offset and the offset
+    after the last one. Two parts are joined if the gap between them has at most GAP_COUNT_MAX offsets.
     """
     found: list[tuple[int, int]] = []
     for txn in aborted:
@@ -189,8 +194,9 @@ def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tupl
 
 
 def _headers(files: CountedFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
-    """Yield the batch headers of a range. If a batch is only partly in the range and has gaps between its offsets,
-    yield its bytes too, because its records must be counted one by one.
+    """Yield a pair for each batch of a range: its header, and its bytes if its records must be counted one by one.
+    This is so if the batch is only partly in the range and has gaps between its offsets; otherwise the second value is
+    None.
     """
     if start >= end:
         return
@@ -232,8 +238,14 @@ def files_limited(
     """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes. They
     contain at least one batch, even if it is larger than the limit.
 
-    Markers, aborted records and gaps do not count. Each range gets a share of the limit. If a range does not use its
-    share, the other ranges get the rest.
+    Each range gets a share of the limit. If a range does not use its share, the other ranges get the rest. Markers,
+    aborted records and gaps between offsets are not counted.
+
+    Args:
+        files: the ranges, each with the segment files of its partition.
+        count_max: the limit of records; None for no limit.
+        size_max: the limit of bytes; None for no limit.
+        committed: whether the reader is read-committed, so that aborted records are not counted.
     """
     amounts = {wanted: wanted.count for wanted in files}
     count_left, size_left = count_max or _NO_LIMIT, size_max or _NO_LIMIT
@@ -268,8 +280,17 @@ class _Budget:
 def _limit(
     files: PartitionFiles, wanted: Readable, start: int, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
-    """Return the end offset of the records from `start` on that the budget allows, and subtract them from the budget.
-    With `is_stuck`, the first batch counts even if it is larger than the budget.
+    """Return the end offset of the records from `start` on for which the budget has room. These records and their
+    bytes are subtracted from the budget, so that the next range gets the rest.
+
+    Args:
+        files: the segment files of the partition.
+        wanted: the range.
+        start: the first offset to count.
+        budget: how many records and bytes may still be read.
+        committed: whether the reader is read-committed, so that aborted records are not counted.
+        is_stuck: whether no range has a record yet. The first batch is then taken even if it is larger than the
+            budget.
     """
     end = start
     for part in wanted.inside(start, wanted.whole.end):
@@ -282,7 +303,9 @@ def _limit(
 def _limit_part(
     files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
-    """Apply `_limit` to one readable part of a range. Return the end offset in this part."""
+    """Do the work of `_limit` for one readable part of a range, and return the end offset in this part. The arguments
+    are those of `_limit`.
+    """
     aborted = Aborted.from_txns(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start
     for header, _ in _headers(files, wanted.start, wanted.end):

@@ -181,8 +181,8 @@ class CutStreamReader(StablelogStreamReader):
         return begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the last cut (a commit sequence, with its offset in each partition), for the query's progress report.
-        The stream may not have read up to this cut yet.
+        """Return the last cut (a commit sequence, with its offset in each partition), for the query's progress report;
+        None if it was not requested yet. The stream may not have read up to this cut yet.
         """
         return self._last.to_json() if self._last is not None else None
 

@@ -65,7 +65,9 @@ class Cuts:
 
     @property
     def may_lag(self) -> bool:
-        """Whether the last cut may be before one that was read earlier, as in an object store."""
+        """Whether the last cut may be before one that was read earlier. This is so in an object store, which gets the
+        records of the broker only later.
+        """
         return self._ordered.may_lag
 
     # -- cuts --------------------------------------------------------------------------------------------------
@@ -111,8 +113,9 @@ class Cuts:
         return self._offsets_of_cut(self._request_cut(commit_sequence))
 
     def wait_for_cut(self, commit_sequence: int) -> StreamOffsets | None:
-        """Return the cut with this commit sequence, after waiting for a restarted broker that does not know yet that
-        the markers are durable. Return None if the broker does not know the commit.
+        """Return the cut with this commit sequence. A broker that was just restarted may not know yet that the markers
+        of these commits are durable; this method waits until it does, for a limited time. Return None if the broker
+        still does not know the commit.
 
         The broker knows it when it has opened the partitions that contain these markers.
         """
@@ -219,8 +222,8 @@ class Cuts:
         return last if removed == NOT_KNOWN else min(removed, last)
 
     def _removed_sequence(self, latest: StreamOffsets) -> tuple[int, list[TopicPartition]]:
-        """Return the commit sequence after which no record has been removed, and the partitions that have lost
-        records.
+        """Return a pair: the least commit sequence after which no record has been removed (-1 if none has been removed
+        at all), and the partitions that have lost records of commits up to it.
         """
         last = latest.stream_cut.commit_sequence
         removed = {
@@ -260,8 +263,13 @@ class Cuts:
     def _check_is_cut(
         self, offsets: Mapping[TopicPartition, int], option: str, latest: StreamOffsets
     ) -> StreamOffsets:
-        """Check that offsets are a cut: each commit is before them in all partitions, or in none. Return them with the
-        commit sequence.
+        """Check that offsets are a cut: each commit is before them in all partitions, or in none. Return the offsets
+        together with the commit sequence of the cut.
+
+        Args:
+            offsets: the offset of each partition.
+            option: the name of the option that gives the offsets, for messages.
+            latest: the last cut.
 
         Raises:
             UsageError: the offsets are not a cut.
@@ -328,8 +336,8 @@ class Cuts:
         return begin
 
     def commits(self, ranges: list[Range]) -> dict[TopicPartition, Iterator[Commit]]:
-        """Return for each range its transactions, and its runs of records outside transactions. The iterators list
-        them on demand.
+        """Return an iterator for each range, by partition. It yields the transactions in the range, and the runs of
+        records outside transactions, in order. They are requested from the log only when the iterator reaches them.
         """
         count_max = max(10, min(COUNT_MAX, LISTED_MAX // max(len(ranges), 1)))
         found = {}
@@ -374,7 +382,9 @@ class _Listing:
                 at += 1
 
     def _list_more(self, count_max: int) -> bool:
-        """List more transactions and runs. Return whether there were any."""
+        """List up to `count_max` further transactions and runs. Return True if the list now ends at a greater position
+        than before.
+        """
         before = self._reached
         found = self._ordered.commits(self._place, before, count_max, with_outside=True)
         for commit in found.commits:
@@ -388,8 +398,8 @@ class _Listing:
 
 
 def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str, str]]:
-    """Return the ranges of offsets that a batch reads, and the ids of its topics. With the option cut, these ranges
-    divide no transaction.
+    """Return a pair: the ranges of offsets that a batch reads, and the id of each of its topics, by name. With the
+    option cut, these ranges divide no transaction.
 
     Raises:
         UsageError: the offsets of an option do not match the partitions, or divide a transaction although the option

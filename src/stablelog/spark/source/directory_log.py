@@ -58,8 +58,8 @@ class _Files:
 
 
 def retry_if_files_changed(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
-    """Call `attempt`. If a segment file was removed or replaced meanwhile, list the directory again and repeat the
-    call.
+    """Call `attempt`, and return its result. If a segment file was removed or replaced meanwhile, the directory is
+    listed again, and the call is repeated.
     """
     for tried in range(1, TRIES):
         try:
@@ -92,8 +92,12 @@ class DirectoryLog:
         self._offset_ordered: set[TopicPartition] = set()
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """Return the partitions in the directory that the options name, with topic ids. No broker may have the
-        directory open.
+        """Return the partitions in the data directory that the options of the read select, each with the id of its
+        topic. No broker may have the directory open.
+
+        Args:
+            there_only: whether topics and partitions that the options name but that do not exist are left out.
+                Otherwise they are an error.
         """
         _check_is_closed(self._data)
         found = self._list_partitions()
@@ -172,14 +176,16 @@ class DirectoryLog:
         return {place: self._ends_of(place)[0] for place in places}
 
     def _ends_of(self, place: TopicPartition) -> tuple[int, int]:
-        """Return the log end and the last stable offset of a partition."""
+        """Return a pair: the log end offset and the last stable offset of a partition."""
         if place not in self._ends:
             files = self._partition_files(place)
             self._ends[place] = retry_if_files_changed(files, files.scan_end)
         return self._ends[place]
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record of a time or later, by partition; None if there is none."""
+        """Return for each partition the offset of the first record with the given timestamp in ms or a later one; None
+        if there is none.
+        """
         starts, ends = self.earliest(times), self.log_ends(times)
         return {
             place: self._at_time(place, time_ms, starts[place], ends[place])
@@ -202,9 +208,8 @@ class DirectoryLog:
         return found
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range: the range, and the parts of the segment files with its records.
-
-        `spark.planning` divides the spans between tasks.
+        """Return a span for each range, in order. A span is a range that `spark.planning` can divide between tasks,
+        with the parts of the segment files that contain its records.
         """
         for place, start, end in ranges:
             files = self._partition_files(place)
@@ -223,7 +228,9 @@ class DirectoryLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Raise UsageError, because only a stream has limits, and a stream requires a broker."""
+        """Raise UsageError: the limits `count_max` and `size_max` exist only in a stream, and a stream requires a
+        broker.
+        """
         raise UsageError(
             "a stream requires a broker: give kafka.bootstrap.servers in place of path, or the URL of an object store as path"
         )
@@ -279,8 +286,8 @@ def _check_is_closed(data: Path) -> None:
 
 
 def _is_directory_of(directory: Path | None, topic_id: str) -> bool:
-    """Whether a directory belongs to a partition of this topic, and can be read. An empty `topic_id` stands for any
-    topic.
+    """Return whether a directory can be read and belongs to a partition of this topic. An empty `topic_id` stands for
+    any topic.
     """
     if directory is None or not os.access(directory, os.R_OK | os.X_OK):
         return False
@@ -315,10 +322,11 @@ class SharedLog(BrokerLog):
         self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range: the range, and what a task needs to read it from files or from the broker.
+        """Return the spans of the ranges, in order. A span is a range that `spark.planning` can divide between tasks,
+        with what a task needs to read it from files or from the broker.
 
-        `spark.planning` divides the spans between tasks. A partition's directory is listed after the broker has
-        reported the end of the range, so that the files contain the range.
+        The directory of a partition is listed after the broker has reported the end of the range, so that the files
+        contain the range.
         """
         for wanted, files in self.files_of(ranges, topic_ids).items():
             if files is None:
@@ -363,8 +371,8 @@ class SharedLog(BrokerLog):
         return found
 
     def _visible_files(self, place: TopicPartition, topic_id: str) -> PartitionFiles | None:
-        """Return the segment files of a partition; None if this process cannot read the directory, or if it is that of
-        another topic of the same name.
+        """Return the segment files of a partition. Return None if this process cannot read the partition's directory,
+        or if the directory belongs to another topic of the same name.
         """
         leader = self._leader(place)
         known = self._directories.get(place)
@@ -422,8 +430,9 @@ class SharedLog(BrokerLog):
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Return an end offset for each range of a micro-batch. Count the records in the segment files if all are
-        readable, and estimate them from the broker otherwise.
+        """Return an end offset for each range of a micro-batch, by partition, so that all ranges together have at most
+        `count_max` records and `size_max` bytes (None for no limit). The records are counted in the segment files if
+        this process can read all of them, and otherwise estimated from the broker's responses.
         """
         found = self.files_of([one.whole for one in ranges], topic_ids)
         listed = ((one, found[one.whole]) for one in ranges)

@@ -29,7 +29,8 @@ OPEN_MAX: Final = 256
 
 
 def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """Read the segment files of a piece as Arrow batches. If a file is not available, fetch the rest from the broker.
+    """Read the segment files of a piece, and yield its rows as Arrow batches. If a file is not available, the rest of
+    the piece is fetched from the broker. The last rows stay in the builder of the decoder.
 
     Args:
         options: the options of the read.

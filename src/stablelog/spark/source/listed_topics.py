@@ -21,8 +21,8 @@ class ListedTopics:
         self._known: dict[Path, tuple[_Version, dict[str, ListedTopic]]] = {}
 
     def is_commit_ordered(self, directory: Path) -> bool:
-        """Whether a partition is commit-ordered: read-committed readers then get its records in another order than its
-        files have.
+        """Return whether a partition is commit-ordered. Read-committed readers of such a partition get its records in
+        another order than its files have.
 
         The list of topics records it. A directory of Apache Kafka and a copy of single partitions have no list; in such
         a directory, the files of a commit index show it.
@@ -42,7 +42,9 @@ class ListedTopics:
         return any(name.endswith(COMMIT_SUFFIXES) for name in self._disk.list_dir(directory))
 
     def _topics_in(self, data: Path) -> dict[str, ListedTopic]:
-        """Return the topics in the list of a data directory by name; none if this process can read no list there."""
+        """Return the topics in the list of a data directory, by name; an empty dictionary if this process can read no
+        list there.
+        """
         try:
             found = os.stat(data / CATALOG_FILE)
         except OSError:

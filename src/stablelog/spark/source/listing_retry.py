@@ -21,7 +21,8 @@ class StoreLister(Protocol):
 
 
 def retry_with_new_listing(lister: StoreLister | None, attempt: Callable[[], _Found]) -> _Found:
-    """Call `attempt`. If a listed segment was deleted meanwhile, drop the listing and repeat the call.
+    """Call `attempt`, and return its result. If a listed segment was deleted meanwhile, the listing is dropped and the
+    call is repeated.
 
     Args:
         lister: the log that plans; None if `attempt` itself lists the store.

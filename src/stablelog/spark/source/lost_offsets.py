@@ -29,7 +29,9 @@ class LostOffsets(NamedTuple):
 
 
 def is_lost(cluster: BlockingCluster, place: TopicPartition, offset: int) -> bool:
-    """Whether a fetch at an offset, which is between the log start offset and the log end offset, is out of range."""
+    """Return whether the broker answers a fetch at an offset with OFFSET_OUT_OF_RANGE. The offset must be between the
+    log start offset and the log end offset.
+    """
     try:
         cluster.fetch(*place, offset, 1, "read_uncommitted", wait_ms=0)
     except OffsetOutOfRangeError:
@@ -41,7 +43,8 @@ def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> 
     """Return the range of lost offsets that contains an offset, for which `is_lost` must be True; None if the log ends
     at or before the offset.
 
-    The function searches the least leader epoch that ends after the offset.
+    The lost offsets of a restore are those of its leader epoch. The function therefore searches the least leader epoch
+    that ends after the offset.
     """
     start, end = 0, None
     low, high = -1, EPOCH_END
@@ -58,7 +61,7 @@ def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> 
 def lost_ranges(
     cluster: BlockingCluster, place: TopicPartition, leader_epoch: int, log_start: int
 ) -> tuple[LostOffsets, ...]:
-    """Return the lost offsets of all restores of a partition, in the order of the offsets.
+    """Return the ranges of lost offsets of all restores of a partition, in the order of the offsets.
 
     The search goes down in steps of LEADER_EPOCH_STEP. Of the epochs within a step, only the lowest can be that of a
     restore. So a restore takes about a dozen requests, and the starts of the broker take none.
@@ -89,8 +92,9 @@ def lost_ranges(
 
 
 def _is_of_restore(cluster: BlockingCluster, place: TopicPartition, offset: int, end: int) -> bool:
-    """Whether a leader epoch with an offset, and the end `end`, is that of a restore. The broker may also have started
-    LEADER_EPOCH_STEP times without a record in the partition.
+    """Return whether the leader epoch that contains an offset, and ends at `end`, is that of a restore. The number of
+    the epoch does not tell it: if the broker has started LEADER_EPOCH_STEP times without a record in the partition,
+    the epoch may also be that of a start.
     """
     # Between two restores without a record between them there is a border, at which a fetch is not out of range.
     return offset < end and any(is_lost(cluster, place, one) for one in (offset, end - 1))
@@ -99,8 +103,8 @@ def _is_of_restore(cluster: BlockingCluster, place: TopicPartition, offset: int,
 def _end_of_next(
     cluster: BlockingCluster, place: TopicPartition, start: int, low: int, high: int
 ) -> int | None:
-    """Return the end offset of the leader epoch that begins at `start`, and is greater than `low` and at most `high`; None
-    if there is none.
+    """Return the offset at which a leader epoch ends that begins at the offset `start`, and that is greater than `low`
+    and at most `high`; None if there is no such epoch.
     """
     end = None
     while low < high:

@@ -109,7 +109,9 @@ def micro_batch_end(
 def count_up_to(
     ranges: Iterable[Readable], commits: Mapping[TopicPartition, Iterable[Commit]], enough: int
 ) -> int:
-    """Count the records in the ranges. Stop when the count has reached `enough`."""
+    """Return the number of records in the ranges. The count ends when it has reached `enough`, because the caller only
+    asks whether there are so many.
+    """
     count = 0
     for wanted in ranges:
         for commit in commits[wanted.place]:
@@ -145,10 +147,17 @@ def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
 def _take_runs(
     steps: Iterable[_Step], limits: TriggerLimits, ends: dict[TopicPartition, int], least: int
 ) -> int:
-    """Read a part of the records outside transactions before a transaction that does not fit into the limits, but at
-    least `least` of them. Write the new end offsets into `ends`.
+    """Admit a part of the records outside transactions that stand before a transaction which does not fit into the
+    limits. The new end offsets are written into `ends`.
 
-    Return the number of admitted records.
+    Args:
+        steps: the transaction's records in each partition, with the runs before them.
+        limits: the limits of the micro-batch.
+        ends: the end offset of each partition.
+        least: at least so many records are admitted, even if they exceed the limits.
+
+    Returns:
+        The number of admitted records.
     """
     taken, size = 0, 0.0
     for step in steps:

@@ -49,8 +49,12 @@ class ObjectLog(EstimatedLog):
         return self._needed.get((partition.topic, partition.partition), 0)
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """Return the partitions in the store that the options name, with topic ids. Read their manifests, unless they
-        were read within REFRESH_S seconds.
+        """Return the partitions in the store that the options of the read select, each with the id of its topic. Their
+        manifests are read for this, unless they were read in the last REFRESH_S seconds.
+
+        Args:
+            there_only: whether topics and partitions that the options name but that do not exist are left out.
+                Otherwise they are an error.
         """
         if time.monotonic() - self._read_s < REFRESH_S:
             return self._chosen_ids()
@@ -139,7 +143,9 @@ class ObjectLog(EstimatedLog):
         }
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record of a time or later, by partition; None if there is none."""
+        """Return for each partition the offset of the first record with the given timestamp in ms or a later one; None
+        if there is none.
+        """
         stored = self._stored_partitions(times)
         found = map_parallel(lambda one: one.at_time(times[one.place]), list(stored.values()))
         return dict(zip(stored, found, strict=True))
@@ -166,18 +172,22 @@ class ObjectLog(EstimatedLog):
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
     ) -> Commits:
-        """List the next transactions of a partition."""
+        """Return the next transactions of a partition that end after an offset, at most `count_max`. `with_outside`
+        says whether records outside transactions are listed, too.
+        """
         stored = self._stored_partition(place)
         bounds = stored.start_offset, stored.end_offset
         return commits_between(stored.order, *bounds, offset, count_max, with_outside=with_outside)
 
     def record_size(self, wanted: Range, isolation: str) -> float:
-        """Return the average size of a record in the segments of a range, as if each offset was a record."""
+        """Return the average size of a record in the segments of a range, in bytes. Each offset counts as a record."""
         assert isolation == "read_committed"
         return self._estimated_size(wanted) / max(wanted.end - wanted.start, 1)
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range: the range, and the parts of the objects with its records."""
+        """Return a span for each range, in order. A span is a range that `spark.planning` can divide between tasks,
+        with the parts of the objects that contain its records.
+        """
         found = self._stored_partitions({wanted.place for wanted in ranges})
         firsts: dict[TopicPartition, int] = {}
         for place, start, _ in ranges:
@@ -203,8 +213,8 @@ class ObjectLog(EstimatedLog):
         }
 
     def count(self, wanted: Range) -> int:
-        """Count the records of a range that the reader gets: by the manifest, where no transaction was aborted, and by
-        the headers of batches elsewhere. All offsets of the range can be read.
+        """Return the number of records of a range that the reader gets. Where no transaction was aborted, the manifest
+        has this number; elsewhere, the headers of batches are read. All offsets of the range must be readable.
 
         Raises:
             UnavailableError: the store does not answer.

@@ -37,7 +37,8 @@ READ_SIZE: Final = 4 << 20
 
 
 def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """Read the objects of a piece as Arrow batches.
+    """Read the objects of a piece, and yield its rows as Arrow batches. The last rows stay in the builder of the
+    decoder.
 
     If an object is missing, the broker has deleted it after the planning. Then the rest of the piece comes from the
     broker, if the read has one. Otherwise the last manifest tells which records are gone.
@@ -102,8 +103,8 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
 
 
 def _parts_of(extent: ObjectExtent) -> list[ObjectRange]:
-    """Divide the byte range of a log file into parts that are proven separately; one part without a proof if the CRCs
-    are unknown.
+    """Divide the byte range of a log file into parts whose batch headers are checked separately against CRCs. Return
+    the parts in order; a single part without a proof if the CRCs are unknown.
     """
     if extent.crc_before is None or extent.crc_after is None:
         return [ObjectRange(extent.key, extent.position, extent.size)]
@@ -123,7 +124,10 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
             if found.end_offset == position:
                 # The last offsets may be those of markers, which have no position.
                 if any(order.entries(position, piece.end)):
-                    raise DamageError(f"{stored.partition.directory} has no batches for position {position}")
+                    raise DamageError(
+                        f"{stored.partition.directory} in the object store has no record batches for the position "
+                        f"{position} in commit order"
+                    )
                 break
             if found.end_offset < piece.end:
                 loaded.load_ahead(remote.view.ranges_ahead(found.end_offset))

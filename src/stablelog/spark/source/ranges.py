@@ -23,7 +23,9 @@ class Range(NamedTuple):
 
 
 class OffsetState(Enum):
-    """Where an offset stands relative to the records of a log: visible, not yet readable, removed, or lost."""
+    """The state of an offset in a log: the reader can read it, cannot read it yet, or can never read it because its
+    record was removed or lost.
+    """
 
     VISIBLE = "visible end"  # Not after the visible end: the reader gets the records from there on.
     NOT_YET = (
@@ -45,7 +47,8 @@ def offset_state(
         log_start: the log start offset.
         visible_end: the end for a reader with the isolation level of the read.
         log_end: the log end; only needed for an offset after the visible end.
-        may_lag: whether the log may get records that exist already, as an object store does.
+        may_lag: whether the log may still get records that exist elsewhere already: an object store gets those of the
+            broker's disk.
     """
     if offset < log_start:
         return OffsetState.REMOVED
@@ -77,7 +80,7 @@ class Readable:
     Attributes:
         whole: the range. It begins at the log start or later.
         parts: the parts, in the order of their offsets. None of them is empty.
-        losses: what the reader of the range misses: one message for each loss.
+        losses: the messages about records that the reader of the range misses, one for each loss.
     """
 
     whole: Range
@@ -95,7 +98,7 @@ class Readable:
         return sum(part.end - part.start for part in self.parts)
 
     def inside(self, start: int, end: int) -> list[Range]:
-        """Return the readable parts of the offsets [start, end)."""
+        """Return those parts of the offsets [start, end) that can be read."""
         clipped = (part._replace(start=max(part.start, start), end=min(part.end, end)) for part in self.parts)
         return [part for part in clipped if part.start < part.end]
 

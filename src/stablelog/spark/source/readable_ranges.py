@@ -14,7 +14,8 @@ from stablelog.spark.source.resolve import Log, partition_name, partition_names,
 
 
 def readable_ranges(log_: Log, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> list[Readable]:
-    """Find the readable parts of each range, in the given order. Offsets before the log start are left out.
+    """Find the readable parts of each range. Return a `Readable` for each range, in the given order. Offsets before
+    the log start are left out.
 
     Raises:
         UnknownTopicOrPartitionError: a partition does not exist.
@@ -49,22 +50,26 @@ def report_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
 
 
 def check_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
-    """Raise DataLossError as `report_losses` does, but log no warning: these ranges are only measured, and reported
-    later when they are planned.
+    """Raise DataLossError as `report_losses` does, but log no warning. These ranges are only measured: they are
+    reported when their tasks are planned.
     """
     if options.fail_on_data_loss:
         report_losses(options, ranges)
 
 
 def parts_of(ranges: Iterable[Readable]) -> list[Range]:
-    """Return the parts of all ranges that can be read."""
+    """Return the readable parts of all these ranges in one list, in the order of the ranges. Offsets that cannot be
+    read, for example those that a restore has lost, are in none of the parts.
+    """
     return [part for one in ranges for part in one.parts]
 
 
 def batch_parts(
     options: ReadOptions, log_: Log, ranges: Sequence[Range], topic_ids: Mapping[str, str]
 ) -> list[Range]:
-    """Return the parts of the ranges of a batch that can be read. Raises as `report_losses`."""
+    """Return the readable parts of the ranges that a batch reads, and report the records that the reader misses.
+    Raises the errors of `report_losses`.
+    """
     found = readable_ranges(log_, ranges, topic_ids)
     report_losses(options, found)
     return parts_of(found)
@@ -73,7 +78,8 @@ def batch_parts(
 def micro_batch_ranges(
     options: ReadOptions, log_: Log, start: StreamOffsets, end: StreamOffsets, *, is_planned: bool = True
 ) -> list[Readable]:
-    """Return the ranges between two offsets of a stream. Equal offsets give equal ranges, as long as no records are lost.
+    """Return the ranges between two positions of a stream, one for each partition with records to read. Equal
+    positions give equal ranges, as long as no records are lost.
 
     Args:
         options: the options of the read.

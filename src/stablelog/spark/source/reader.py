@@ -63,7 +63,9 @@ class TaskPartition(InputPartition):
 
 
 def open_log(options: ReadOptions) -> Log:
-    """Open the log that the options name."""
+    """Open the log that the options name, and return it: the log of brokers, of a data directory, or of an object
+    store.
+    """
     if options.store_url is not None:
         return object_log.ObjectLog(options) if options.bootstrap is None else tiered_log.TieredLog(options)
     if options.bootstrap is None:
@@ -92,7 +94,7 @@ def _core_count() -> int:
 
 
 def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
-    """Read a stream's offsets from their JSON form.
+    """Decode a stream's offsets from their JSON form.
 
     Args:
         value: the offsets in the JSON format of Spark's checkpoint.
@@ -126,8 +128,8 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
 
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
-    """Read the records of a task, as Arrow batches. If the read has no tasks, Spark passes a partition of another
-    class: then there are no records.
+    """Yield the records of a task, as Arrow batches. If the read has no tasks, Spark calls this function with a
+    `partition` that is no `TaskPartition`; then nothing is yielded.
     """
     from stablelog.spark.columns.builder import ColumnBuilder
     from stablelog.spark.columns.commit_columns import CommitColumns, decoded_names
@@ -178,8 +180,8 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
 def _commits_of(
     options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, columns: Columns
 ) -> tuple[Callable[[int], Commits], str]:
-    """Return a function that lists the transactions of a piece, and the name of the transaction group (empty if no
-    column needs it).
+    """Return a pair: a function that lists the next transactions of a piece that end after an offset, and the name of
+    the transaction group of the topic; the name is empty if no column needs it.
     """
     if cluster is None:
         assert piece.stored is not None
@@ -352,7 +354,9 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
 
     def _waits_for_records(self, count: Callable[[], int]) -> bool:
-        """Whether the micro-batch has too few records and its maximum delay has not passed yet."""
+        """Return True if the micro-batch has too few records, and its maximum delay has not passed yet. `count`
+        returns the number of its records.
+        """
         count_min = self.options.trigger_offsets_min
         if count_min is None or self._target is not None or count() >= count_min:
             return False
@@ -361,8 +365,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return (time.monotonic() - self._batch_at) * 1000 < self.options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the ends of the partitions, for the query's progress report. The stream may not have read up to these
-        ends yet.
+        """Return the ends of the partitions, for the query's progress report; None if they were not requested yet. The
+        stream may not have read up to these ends yet.
         """
         return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 

@@ -29,17 +29,19 @@ class Log(Protocol):
     """The log that a read reads: the log of brokers, or the log in a data directory or in an object store.
 
     Attributes:
-        may_lag: whether the log may get records that exist already: an object store gets those of the broker's disk.
-            Offsets past its end are then no loss.
+        may_lag: whether the log may still get records that exist elsewhere already: an object store gets those of the
+            broker's disk. Offsets after the end of such a log are therefore not lost.
     """
 
     may_lag: bool
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """Return every partition that the options name, with its topic's id; the id is empty if it is unknown.
+        """Return every partition that the options of the read select, each with the id of its topic. The id is empty
+        if it is unknown.
 
         Args:
-            there_only: skip named topics and partitions that do not exist.
+            there_only: whether topics and partitions that the options name but that do not exist are left out.
+                Otherwise they are an error.
 
         Raises:
             RefusedError: a named topic or partition does not exist.
@@ -71,8 +73,8 @@ class Log(Protocol):
         """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return for each range a span, which has the size of the range in bytes and can be divided between tasks. All
-        offsets of the ranges must be readable.
+        """Return the spans of the ranges, in order. A span is a range with its size in bytes that can be divided
+        between tasks. All offsets of the ranges must be readable.
         """
 
     def files_of(
@@ -87,12 +89,20 @@ class Log(Protocol):
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Return an end offset for each range, so that all ranges together stay within a limit of records and of stored
-        bytes. A range without a part to read ends at its end.
+        """Return an end offset for each range, by partition, so that all ranges together stay within a limit of
+        records and of stored bytes. A range without a readable part ends at its own end.
+
+        Args:
+            ranges: the ranges that a micro-batch could read.
+            topic_ids: the id of each topic, by name.
+            count_max: the limit of records; None for no limit.
+            size_max: the limit of bytes; None for no limit.
         """
 
     def forget_listing(self) -> None:
-        """Drop the cached state of an object store, so that the store is listed again."""
+        """Drop what is known of an object store, so that the next call lists the store again. Logs without a store do
+        nothing.
+        """
 
     def close(self) -> None:
         """Close connections. The tasks of the read may still run."""
@@ -129,7 +139,7 @@ def check_partitions(options: ReadOptions, indexes: Collection[int]) -> None:
 
 
 def _is_selected(options: ReadOptions, place: TopicPartition) -> bool:
-    """Whether the options of a read select a partition."""
+    """Return whether the options of a read select a partition."""
     topic, index = place
     if options.assigned:
         return place in options.assigned
@@ -171,7 +181,7 @@ def report_loss(options: ReadOptions, message: str) -> None:
 
 
 def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str, str]]:
-    """Return the ranges that a batch reads, and the ids of its topics.
+    """Return a pair: the ranges of offsets that a batch reads, and the id of each of its topics, by name.
 
     Raises:
         UsageError: the offsets of an option do not match the partitions.
@@ -203,7 +213,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
 
 
 def _held(log_: Log, visible: int) -> str:
-    """Return for a message why a reader does not get the records from the visible end on."""
+    """Return the reason why a reader does not get the records from the visible end on, in words for a message."""
     if log_.may_lag:
         return f"the store has records up to offset {visible} only"
     return f"an open transaction holds read-committed readers at offset {visible}"
@@ -268,8 +278,8 @@ def _ends_past(
     option: str,
     past: Collection[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Return the log ends of the partitions with a bound after the visible end. With the option cut, the last cut is the
-    end of all partitions.
+    """Return the log end of each partition in `past`, whose bound is after the visible end. With the option cut, the
+    last cut is the end of all partitions.
 
     Raises:
         UsageError: the last cut of the store is before the bound, so it is unknown whether the bound is a cut.
@@ -365,7 +375,7 @@ def stream_end(
     Args:
         options: the options of the read.
         log_: the log.
-        start: the offsets up to which the stream has read.
+        start: the position of the stream: the next offset that it reads in each partition.
         partitions: the existing partitions, with their topics' ids.
         latest: the visible end of each partition; with the option cut, its offset at the last cut.
         waiting: the partitions that waited at the last call.

@@ -51,14 +51,16 @@ class TieredLog(SharedLog):
         self._needed: dict[TopicPartition, int] = {}
 
     def _open_store(self) -> StoredTopics | None:
-        """Open the object store; None if it has no object yet."""
+        """Open the object store, and return its topics; None if the store has no object yet."""
         try:
             return stored_topics(self._given, self._first_needed)
         except NothingStoredError:
             return None
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the spans of each range: the parts that are only in the store, and the rest."""
+        """Return the spans of the ranges, in the order of their offsets: those of the parts that are only in the
+        object store, and those of the rest. A span is a range that `spark.planning` can divide between tasks.
+        """
         in_store = self._in_store(ranges, topic_ids)
         for wanted in ranges:
             start = wanted.start
@@ -97,8 +99,8 @@ class TieredLog(SharedLog):
     def _in_store(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, tuple[TieredPartition, list[Range]]]:
-        """For each range that begins in the object store, return the partition in the store, and the parts of the range
-        that are read there: the broker's disk lacks them.
+        """Return, for each range that begins in the object store, a pair: the partition in the store, and the parts of
+        the range that are read there, because the broker's disk lacks them.
         """
         local = self._local_starts(ranges)
         firsts: dict[TopicPartition, int] = {}
@@ -122,8 +124,8 @@ class TieredLog(SharedLog):
         return found
 
     def _stored_span(self, stored: TieredPartition, part: Range) -> Span | None:
-        """Return the span of a range that is read from the store; None if the store cannot serve it and the broker
-        must.
+        """Return the span of a range that is read from the store; None if the store cannot serve the range, so that
+        the broker has to.
         """
         topic_id = stored.partition.topic_id.hex
         try:

@@ -76,7 +76,9 @@ def _numbers(store: ObjectStore, directory: str) -> list[int]:
 
 
 def _refusal(place: str, manifest: dict[str, Any]) -> str:
-    """Return the reason why Spark cannot read a segment (compression or encryption by the plugin); empty if it can."""
+    """Return the reason why Spark cannot read a segment: the plugin has compressed or encrypted it. The result is
+    empty if Spark can read the segment.
+    """
     changes = {"compression": manifest["compression"], "encryption": _is_encrypted(manifest)}
     if not any(changes.values()):
         return ""
@@ -89,7 +91,7 @@ def _is_encrypted(manifest: dict[str, Any]) -> bool:
 
 
 def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
-    """Check that a manifest describes the segment that its key names. Raises ValueError."""
+    """Check that a manifest describes the segment that its key names. Raises ValueError if it describes another one."""
     partition, named = upload.partition, metadata["remoteLogSegmentId"]["topicIdPartition"]
     found = (
         named["topicId"],

@@ -38,7 +38,8 @@ class Layout(Protocol):
         """Return the partitions of some topics that have objects in a store. Raises StoreError."""
 
     def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
-        """Return the segment with these objects. None of the required objects may be missing.
+        """Return the segment that one attempt to copy it has left in the store. None of the required objects may be
+        missing.
 
         Raises:
             ObjectMissingError: an object does not exist any more.

@@ -22,10 +22,10 @@ def without_overlaps(
     epochs_of: Callable[[Sequence[KafkaSegment]], Sequence[LeaderEpochs]],
     cut_short: Callable[[KafkaSegment, int], KafkaSegment],
 ) -> list[KafkaSegment]:
-    """Return the segments that have all offsets of the partition, each offset once, in the order of offsets.
+    """Return segments that together have all offsets of the partition, each offset once, in the order of offsets.
 
     Args:
-        segments: the segments.
+        segments: all segments of the partition in the store, which may overlap.
         epochs_of: loads the leader epochs of segments. It is not called unless segments overlap.
         cut_short: returns a segment without the batches from an offset on.
     """
@@ -46,7 +46,9 @@ def without_overlaps(
 
 
 def _valid_ends(segments: Sequence[KafkaSegment], epochs: Sequence[LeaderEpochs]) -> list[int]:
-    """Return for each segment the offset up to which its batches belong to the log of the latest leader."""
+    """Return a list with an offset for each segment: its batches before this offset belong to the log of the latest
+    leader.
+    """
     latest = max(range(len(segments)), key=lambda place: (epochs[place].latest, segments[place].end_offset))
     log = _ranges(epochs[latest], OFFSET_MAX)
     return [
@@ -63,6 +65,8 @@ def _valid_ends(segments: Sequence[KafkaSegment], epochs: Sequence[LeaderEpochs]
 
 
 def _ranges(epochs: LeaderEpochs, end_offset: int) -> dict[int, tuple[int, int]]:
-    """Return the range of offsets of each leader epoch: the first offset, and the offset after the last one."""
+    """Return the range of offsets of each leader epoch, by epoch, as a pair: the first offset, and the offset after
+    the last one.
+    """
     ends = [start for _, start in epochs.entries[1:]] + [end_offset]
     return {epoch: (start, end) for (epoch, start), end in zip(epochs.entries, ends, strict=True)}

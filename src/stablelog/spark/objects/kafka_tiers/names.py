@@ -92,19 +92,23 @@ class Upload(NamedTuple):
 
 
 def local_partition_of(name: str, kind: type[LocalPartition]) -> LocalPartition | None:
-    """The partition of a directory of LocalTieredStorage; None if the directory has another name."""
+    """Return the partition to which a directory of LocalTieredStorage belongs; None if `name` is not the name of such
+    a directory.
+    """
     found = _LOCAL_PARTITION.fullmatch(name)
     return None if found is None else kind(found[1], id_of_text(found[3]), int(found[2]))
 
 
 def aiven_topic_of(name: str) -> tuple[str, uuid.UUID] | None:
-    """The topic and the topic id of a directory of Aiven's plugin; None if the directory has another name."""
+    """Return a pair: the topic and the topic id in the name of a directory of Aiven's plugin. Return None if `name` is
+    not the name of such a directory.
+    """
     found = _AIVEN_TOPIC.fullmatch(name)
     return None if found is None else (found[1], id_of_text(found[2]))
 
 
 def uploads_of(store: ObjectStore, partition: RemotePartition) -> list[Upload]:
-    """List the objects of the segments of a partition. Raises StoreError."""
+    """List the objects of a partition, and return them grouped by the attempts to copy a segment. Raises StoreError."""
     found: dict[tuple[int, str], dict[str, StoredObject]] = {}
     for listed in store.list_after(partition.directory):
         parts = _SEGMENT_FILE.fullmatch(listed.key.removeprefix(f"{partition.directory}/"))

@@ -61,7 +61,7 @@ class KafkaPartition(TieredPartition):
 
     @property
     def log_end(self) -> int:
-        """The end of the last segment."""
+        """The offset after the last one of the last segment; 0 if the store has no segment of the partition."""
         return self.segments[-1].end_offset if self.segments else 0
 
     @cached_property
@@ -81,8 +81,9 @@ class KafkaPartition(TieredPartition):
 
     @cached_property
     def _runs(self) -> list[tuple[int, int]]:
-        """The ranges of offsets without a missing segment. A missing segment may have the marker of a transaction that
-        is open before it, so a read-committed reader's range ends at the first offset of that transaction.
+        """The ranges of offsets in which no segment is missing: each is a pair of its first offset and the offset
+        after its last one. A missing segment may have the marker of a transaction that is open before it. A
+        read-committed reader's range therefore ends at the first offset of that transaction.
         """
         if not self._segments:
             return []
@@ -95,14 +96,17 @@ class KafkaPartition(TieredPartition):
         return [*found, (start, self._last_stable_end)]
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of offsets that the reader can read. Raises UnavailableError and DamageError."""
+        """Return those parts of the offsets [start, end) that the reader can read: for each part its first offset and
+        the offset after its last one. Raises UnavailableError and DamageError.
+        """
         clipped = ((max(first, start), min(last, end)) for first, last in self._runs)
         return [(first, last) for first, last in clipped if first < last]
 
     @cached_property
     def _for_brokers(self) -> list[tuple[int, int, KafkaSegment]]:
-        """The ranges between the runs that only brokers can read, each with its first segment that has a refusal. A
-        transaction that is open before the segment may end in it, so the range begins with the transaction.
+        """The ranges of offsets between the runs that only brokers can read. Each is a tuple: its first offset, the
+        offset after its last one, and its first segment that has a refusal. A transaction that is open before the
+        segment may end in it, so the range begins with the transaction.
         """
         holes = missing_between(self._runs, self.start_offset, self.log_end)
         rows = (
@@ -118,7 +122,9 @@ class KafkaPartition(TieredPartition):
         return [(start, end, segment) for start, end, segment in rows if segment is not None]
 
     def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of offsets that only brokers can read. Raises UnavailableError and DamageError."""
+        """Return those parts of the offsets [start, end) that only brokers can read: for each part its first offset
+        and the offset after its last one. Raises UnavailableError and DamageError.
+        """
         clipped = ((max(first, start), min(last, end)) for first, last, _ in self._for_brokers)
         return [(first, last) for first, last in clipped if first < last]
 

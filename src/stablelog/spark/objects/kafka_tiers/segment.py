@@ -53,7 +53,7 @@ class SegmentDeletedError(UnavailableError):
 
 
 def load_index(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Buffer:
-    """Load an index of a segment; empty if the segment has none.
+    """Load an index of a segment, and return its bytes; empty bytes if the segment has no such index.
 
     Raises:
         SegmentDeletedError: the object was deleted since the store was listed.
@@ -69,7 +69,9 @@ def load_index(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Bu
 
 @contextlib.contextmanager
 def deleted_if_missing() -> Iterator[None]:
-    """Context in which an ObjectMissingError becomes a SegmentDeletedError: Kafka has deleted the object."""
+    """Return a context manager. In its block, an ObjectMissingError becomes a SegmentDeletedError, because Kafka has
+    deleted the object since the store was listed. It yields nothing.
+    """
     try:
         yield
     except ObjectMissingError as missing:
@@ -106,7 +108,7 @@ class KafkaLogFile:
             yield at, header
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes that are no batch."""
+        """Return the error for bytes at a position that are no batch. `error` says what is wrong with them."""
         return DamageError(f"{self._store.url}/{self._key} has no batch at byte {position}: {error}")
 
     def torn_at(self, position: int) -> DamageError:
@@ -139,7 +141,7 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
 
 
 def _cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
-    """Choose positions of batches in a log file, about equally far from each other."""
+    """Return positions in a log file at which batches begin, about equally far from each other."""
     count = min(log_size // STRETCH_SIZE, STRETCH_COUNT_MAX)
     wanted = (log_size * number // count for number in range(1, count))
     return sorted({index.position_at_or_before(position) for position in wanted} - {0})

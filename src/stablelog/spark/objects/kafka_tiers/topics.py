@@ -44,8 +44,8 @@ class KafkaTopics:
     def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
     ) -> dict[TopicPartition, TieredPartition]:
-        """Read the segments of the wanted partitions of these topics. If several topics had one name, the topic with
-        the newest segment is used.
+        """Read the segments of the wanted partitions of these topics. Return the partitions by topic and number. If
+        several topics had one name, the topic with the newest segment is used.
         """
         listed = self._layout.partitions(self.store, list(topics))
         read = self._read_segments([one for one in listed if is_wanted((one.topic, one.partition))])
