@@ -22,12 +22,12 @@ from stablelog.broker.apis import fetch
 from stablelog.broker.topics.partition_state import PartitionState
 from stablelog.broker.topics.open_partitions import OpenPartitions
 from stablelog.broker.topics.topic_files import TopicFiles
-from stablelog.broker.fetch.long_polls import Waiters
+from stablelog.broker.fetch.long_polls import LongPolls
 from stablelog.cli.serve import run_process
 
 held, asked, refused = (f"{sys.argv[2]}.{name}" for name in ("held", "asked", "refused"))
 recover, state_of, topics_of = TopicFiles.recover_partition, OpenPartitions.state_in, fetch._topics_of
-wait_for_more = Waiters.wait_for_more
+wait_for_more = LongPolls.wait_for_more
 
 def note(path, count):
     with open(path, "ab") as file:
@@ -54,7 +54,7 @@ async def wait_briefly(self, poll, seen, isolation, timeout_s):
     return await wait_for_more(self, poll, seen, isolation, min(timeout_s, 0.1) if poll.names else timeout_s)
 
 TopicFiles.recover_partition, fetch._topics_of, OpenPartitions.state_in = recover_partition, answered, state
-Waiters.wait_for_more = wait_briefly
+LongPolls.wait_for_more = wait_briefly
 run_process(sys.argv[1:])
 """
 

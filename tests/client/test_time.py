@@ -103,7 +103,7 @@ def aside_flags(more):
 
 
 def asides():
-    return [thread for thread in threading.enumerate() if thread.name == "stablelog-aside"]
+    return [thread for thread in threading.enumerate() if thread.name == "stablelog-call"]
 
 
 def duration(call, error=UnavailableError):

@@ -371,7 +371,7 @@ def _told_only(function: ast.FunctionDef) -> set[str]:
         return isinstance(node, ast.Raise) or (
             isinstance(node, ast.Call)
             and (
-                (isinstance(node.func, ast.Name) and node.func.id == "Finding")
+                (isinstance(node.func, ast.Name) and node.func.id == "FileFinding")
                 or (
                     isinstance(node.func, ast.Attribute)
                     and isinstance(node.func.value, ast.Name)

@@ -42,7 +42,7 @@ class CallThreads:
         with self._lock:
             self._waiting.append((future, function))
             if self._thread_count < THREADS_MAX:
-                threading.Thread(target=self._work, name="stablelog-shared_threads", daemon=True).start()
+                threading.Thread(target=self._work, name="stablelog-call", daemon=True).start()
                 self._thread_count += 1
         return future
 

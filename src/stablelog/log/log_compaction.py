@@ -129,7 +129,11 @@ class LogCompaction:
         there = [segments[at] for at in range(place, min(place + count, len(segments) - 1))]
         unchanged = there == [self._under_way[base_offset] for base_offset in cleaned.replaced]
         if not unchanged or not cleaned.changed:
-            discard_cleaned(self._disk, partition.directory, summary.base_offset)
+            try:
+                discard_cleaned(self._disk, partition.directory, summary.base_offset)
+            except UnavailableError as error:
+                partition.availability.mark_failed(error)
+                raise
             return unchanged
         name = SegmentName.of(partition.directory, summary.base_offset)
         fresh = SealedSegment(self._disk, name, summary, self._open_files, proof=LogProof())

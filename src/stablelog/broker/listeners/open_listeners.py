@@ -98,6 +98,7 @@ class OpenListeners:
         Raises:
             UnavailableError: the address cannot be bound.
         """
+        assert (tls is not None) == listener.protocol.is_tls
         at = [listener]  # with the port, once it is bound
         connect = partial(self._connect, at)
         with prefix_os_errors(f"cannot listen on {listener.address}"):
