@@ -68,7 +68,7 @@ def read_headers(data: bytes, at: int) -> tuple[list[Header], int]:
     them.
 
     Raises:
-        DamageError: they are not valid.
+        DamageError: the headers are not valid.
     """
     count, at = read_varint(data, at)
     if not 0 <= count <= len(data) - at:
@@ -262,8 +262,9 @@ def find_by_time(
 ) -> tuple[int, int] | None:
     """Find the first record of a batch that has this timestamp or a later one, and this offset or a later one.
 
-    The records may not be decodable, because the broker did not prove them (`stablelog.produce.proof`), or decoding
-    them may delay other requests for long. Then the batch's first offset and greatest timestamp are returned instead. A
+    The records are not decoded if this would delay other requests for long. They cannot be decoded if their producer
+    has written them wrongly, which a broker with `stablelog.produce.proof=header` does not check when it appends a
+    batch. In both cases the function does not look for the record, and returns the least offset at which it may be. A
     reader that begins at this offset misses no record.
 
     Args:
@@ -273,7 +274,8 @@ def find_by_time(
         position: the position of the batch in the buffer.
 
     Returns:
-        (offset, timestamp) of the record; None if there is none.
+        (offset, timestamp) of the record; None if the batch has no such record. If the records were not decoded: the
+        batch's first offset, but at least `start_offset`, and the batch's greatest timestamp.
     """
     header = read_header(batch, position)
     records = decode_if_small(batch, position)
@@ -291,8 +293,8 @@ def is_decoded_quickly(header: BatchHeader) -> bool:
 
 
 def decode_if_small(batch: Buffer, position: int = 0) -> list[Record] | None:
-    """Decode the records of a client's batch. Return None if the batch is too large, or if its records do not match the
-    header.
+    """Decode the records of a client's batch. Return None if the batch is too large, if its records cannot be decoded,
+    or if they contradict the batch's header.
     """
     header = read_header(batch, position)
     if header.record_count > LOOK_COUNT_MAX:

@@ -167,8 +167,8 @@ def add(
 ) -> None:
     """Add a user, or set the password of a user. Without an option for the password, ask for it.
 
-    The default mechanism is SCRAM-SHA-512. The option --data adds the first user before a broker starts whose listeners
-    all need a login.
+    The default mechanism is SCRAM-SHA-512. If all listeners of a broker need a login, nobody can log in to add the
+    first user: use the option --data before the broker starts.
     """
     chosen = _mechanisms(mechanisms, (Mechanism.SHA_512,))
     if node_id is not None and data is None:

@@ -18,7 +18,7 @@ COLUMNS_AT_ONCE = 1024  # how many entries a search over all entries reads toget
 
 
 class Rows(Protocol):
-    """Rows of equal size."""
+    """The rows of a file of the commit index, all of the same size: one for each entry, or one for each extent."""
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -113,13 +113,20 @@ class IndexRows:
         return BatchExtent(*self.extents[place])
 
     def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:
-        """Yield the extents with the numbers [first, end) as columns. Consecutive extents in the same segment are
-        yielded together.
+        """Yield the extents with the numbers [first, end). An extent is a range of bytes in a log file, with batches of
+        one entry of this index. An entry is a committed transaction, or a run of batches outside transactions.
 
         Args:
             first: the number of the first extent.
             end: the number after the last extent.
-            long: the entry of the long transaction that all these extents belong to; None if they belong to short ones.
+            long: the entry of a long transaction (`Entry.is_long`) to which all these extents belong. The index has the
+                extents of a long transaction with positions that count from 0 and without leader epochs; both are
+                computed here from this entry. None if the extents belong to entries that are not long: theirs are
+                complete.
+
+        Yields:
+            The extents as columns (one list for each field), in their order. Consecutive extents in the log file of the
+            same segment are yielded together.
         """
         rows = self.extents.between(first, end)
         if long is not None:
@@ -160,7 +167,7 @@ class IndexRows:
         return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
 
     def offset_after(self, commit_sequence: int) -> int | None:
-        """Return the start of the first entry with a greater commit sequence; None if there is none."""
+        """Return the position at which the first entry with a greater commit sequence starts; None if there is none."""
         place = self.place_after(commit_sequence)
         return self[place].start if place < len(self) else None
 
@@ -184,7 +191,7 @@ class IndexRows:
 
     def torn_sequence(self, log_start: int, first: int = 0) -> int:
         """Return the greatest commit sequence of the torn transactions from entry number `first` on; -1 if there are
-        none. The beginning of a torn transaction was removed by retention.
+        none. A transaction is torn if it began before the log offset `log_start`: retention has removed its beginning.
         """
         found = -1
         for place in range(first, len(self)):
@@ -193,7 +200,9 @@ class IndexRows:
         return found
 
     def extent_with(self, entry: Entry, position: int) -> int:
-        """Return the number of the extent, among those of an entry, that has the record at a position."""
+        """Return the number of the extent that has the record at a position in commit order. The extent is one of those
+        of `entry`, which has the position.
+        """
         first, end = entry.extent_first, entry.extent_first + entry.extent_count
         base_offset = position - entry.start if entry.is_long else position
         return bisect_right(self.extents, base_offset, first + 1, end, key=itemgetter(0)) - 1

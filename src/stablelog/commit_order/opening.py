@@ -59,8 +59,8 @@ class CommitOrdered:
         if start is None:
             if known.is_established:
                 raise DamageError(
-                    f"{path} is missing: where the view begins is not known, and records that were deleted could be read "
-                    "again. Restore the file"
+                    f"{path} is missing: it records where the partition begins for readers of committed records. "
+                    "Without it, they could read records again that were deleted. Restore the file"
                 )
             start = 0
             self.write_start(log, start)

@@ -44,8 +44,9 @@ class File(Protocol):
         """Write the buffers, in order, at the end of the file. Return the position of the first byte.
 
         Raises:
-            DiskError: nothing of this append is in the file. If the error's `undone` is False, a part of the append
-                could not be removed from the file: every later append is refused until the file is opened again.
+            DiskError: the write failed. If the error's `undone` is True, the file is as before. If it is False, a part
+                of the buffers may be left at the end of the file, because it could not be removed: every later append
+                is refused until the file is opened again.
         """
 
     def read(self, position: int, size: int) -> bytes:

@@ -91,7 +91,7 @@ def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
         # With this error the Java producer divides the batch, and sends its parts.
         raise RefusedError(
             ErrorCode.message_too_large,
-            f"{large}, which is the most that readers accept; send smaller batches",
+            f"{large}, which is the most that a reader decompresses: let the producer send smaller batches",
         ) from large
     except DamageError as damaged:
         raise _damaged(damaged) from damaged

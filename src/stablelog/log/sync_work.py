@@ -49,7 +49,7 @@ class SyncWork:
     sync_failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
-        """Return a new `SyncWork` that has the steps of this one and those of an older one, because the older one may
+        """Return a new `SyncWork` that syncs and writes what this one and an older one would, because the older one may
         not have run.
         """
         both = replace(
@@ -63,16 +63,18 @@ class SyncWork:
 
     @property
     def is_large(self) -> bool:
-        """Whether the steps write so much that they would block the event loop for too long."""
+        """Whether this `SyncWork` writes so many bytes that it would block the event loop for too long."""
         return sum(len(content) for files in self.writes for content in files.values()) > LARGE_SIZE
 
     @property
     def is_sealing(self) -> bool:
-        """Whether a sealed segment becomes durable by these steps. Only then can it be deleted, or copied to a store."""
+        """Whether this `SyncWork` makes a sealed segment durable. A sealed segment can be deleted, or copied to an
+        object store, only after it has become durable.
+        """
         return bool(self.release)
 
     def run(self) -> None:
-        """Run the steps.
+        """Sync the files and the directory, and then write the files that describe the log.
 
         Raises:
             DiskError: a sync failed, so it is unknown which bytes are durable. If only a file of `writes` cannot be
@@ -142,11 +144,14 @@ class PendingSync:
         return bool(self._writes) or self.names_changed or self.are_indexes_written
 
     def make_work(self, segments: LogSegments, synced_offset: int) -> SyncWork:
-        """Make the next `SyncWork`.
+        """Make the next `SyncWork`. It includes the work of the last one if `finish_work` was not called with that one.
 
         Args:
             segments: the segments of the log.
             synced_offset: the offset up to which the log is synced.
+
+        Returns:
+            The `SyncWork`. Any thread may run it; the caller passes it to `finish_work` after that.
         """
         grown = segments.from_base(self._from)
         writes, self._writes = self._writes, []
@@ -189,8 +194,12 @@ class PendingSync:
         self._disk.sync_dir(self._directory)
 
     def finish_work(self, work: SyncWork, segments: LogSegments) -> None:
-        """Close the files of segments that have become durable by a `SyncWork`, if all files that describe them are
-        written.
+        """Close the files of the segments that a `SyncWork` has made durable. If it could not write all files that
+        describe the log, close none: the next `SyncWork` writes these files, and the segments wait for it.
+
+        Args:
+            work: the `SyncWork`, after its `run` has returned without an error.
+            segments: the segments of the log.
         """
         if work is self._last_work:
             self._last_work = None

@@ -62,19 +62,25 @@ def store_time_ms(store: ObjectStore) -> int:
 def find_garbage(
     prefix: Prefix, partition: RemotePartition, *, deleted_ms: int | None, now_ms: int, age_ms: int
 ) -> Garbage:
-    """Find the objects of a partition that no broker or reader needs.
+    """Find the garbage of a partition: its objects in the store that no broker or reader needs.
 
     Args:
         prefix: the prefix of the store.
         partition: the partition.
         deleted_ms: when the deletion of its topic was recorded in the store; None if the topic was not deleted.
         now_ms: the time of the store's clock.
-        age_ms: the least age of garbage that the last manifest does not name. It does not apply to deleted topics.
+        age_ms: an object that the last manifest does not name counts as garbage only if it is at least so old, in ms: a
+            younger one may belong to an upload that is still under way. If the topic was deleted, the age of its
+            objects does not matter.
+
+    Returns:
+        The garbage, which may be no objects. If a reader has a pin, `is_pinned` is True, and nothing may be deleted.
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
         UnknownFormatError: a later release has written the manifest.
-        DamageError: the manifest or a part is damaged or missing. The message names its key.
+        DamageError: the manifest, or a part of it in an object of its own, is damaged or missing, or a broker has
+            published a manifest after the topic was deleted. The message names the key of the object.
     """
     # The objects are listed before the manifest is read, so that the manifest names each object that was published.
     objects = list(prefix.store.list_after(partition.directory))
@@ -97,7 +103,7 @@ def find_garbage(
 
 def delete_garbage(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
     """Delete garbage, and yield each object after its deletion. Objects that a broker has published meanwhile stay.
-    Raises the errors of `find_garbage`.
+    Raises the errors of `find_garbage`, because the last manifest is read again.
     """
     assert not garbage.is_pinned, "a reader needs it"
     named = set() if garbage.is_deleted else _named_keys(prefix, garbage.partition)
@@ -108,6 +114,12 @@ def delete_garbage(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
 
 
 def _named_keys(prefix: Prefix, partition: RemotePartition) -> set[str]:
+    """Return the keys of all objects that the last manifest of a partition names.
+
+    Raises:
+        DamageError: the partition has no manifest, or the manifest or a part of it is damaged or missing.
+        StoreError, UnknownFormatError: as `find_garbage`.
+    """
     manifest = prefix.last_manifest(partition)
     if manifest is None:
         # If the manifests were lost, the segments are not garbage.

@@ -184,10 +184,10 @@ class SimDisk:
 
     @contextlib.contextmanager
     def effect(self, what: str, path: Path) -> Iterator[None]:
-        """Context for an operation that changes something: it counts the operation, and its body makes the change.
+        """Return a context manager that counts an operation, as `step` does. Its body makes the change on the disk.
 
-        If the operation fails, the body does not run. With `fails_late`, the body runs, and the operation fails after
-        it.
+        If the operation fails or the machine crashes, the error is raised before the body runs, so nothing changes.
+        With `fails_late`, a DiskError is raised after the body has made the change.
         """
         late = None
         try:

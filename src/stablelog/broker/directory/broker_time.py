@@ -79,7 +79,7 @@ class BrokerTime:
         self._least_ahead_ms = None
 
     def record(self) -> None:
-        """Write the file with the present broker time and wall clock. Durable on return.
+        """Write the present broker time and wall clock into the file `broker-time`, which is durable on return.
 
         A disk error is only logged, because the next start can also continue from the times of the earlier file. The
         disk reserve frees no space for this file, because ends of transactions and deletions depend on the reserve.
@@ -90,7 +90,10 @@ class BrokerTime:
             _log_unrecorded(error)
 
     async def record_in_thread(self) -> None:
-        """Write the file as `record` does, in a thread."""
+        """Write the present broker time and wall clock into the file `broker-time`, in a thread, so that the event loop
+        does not wait for the disk. The file is durable when this method ends. A disk error is only logged: see
+        `record`.
+        """
         write = partial(self._disk.write_atomic, self._path, self._content())
         try:
             await in_thread_to_its_end(None, write)

@@ -72,7 +72,7 @@ class Logins:
         credentials: returns the present credentials of all users.
         clock: the broker's clock. Whether a token is valid depends on the wall clock.
         tasks: starts the loads of keys.
-        failure_delay_ms: a failed login is answered at the earliest after this time.
+        failure_delay_ms: the least time in ms between the request of a login that fails and its answer.
     """
 
     def __init__(
@@ -101,7 +101,9 @@ class Logins:
         self._log = LimitedLog(log, logging.WARNING, "failed logins", clock.now_ms)
 
     async def open(self) -> None:
-        """Load the keys that sign bearer tokens: see `TokenKeys.open`."""
+        """Load the keys that sign the bearer tokens of each listener with OAUTHBEARER. Raises the errors of
+        `TokenKeys.open`.
+        """
         for keys in self._keys.values():
             await keys.open()
 
@@ -174,7 +176,14 @@ class Logins:
             await asyncio.sleep(left_s)
 
     def count_failure(self, host: str, login: Login, error: LoginError) -> None:
-        """Count a failed login, and log it."""
+        """Count a failed login, and log it. Do nothing if `authenticate` has done so when it refused the client's
+        bearer token.
+
+        Args:
+            host: the client's address.
+            login: the state of the client's login.
+            error: the reason for the failure.
+        """
         if not login.is_refused:  # Otherwise it was counted when the token was refused.
             self._log_failure(host, login.mechanism, error.user, error.why)
 
@@ -185,12 +194,14 @@ class Logins:
         self._log.write("a login%s from %s with %s has failed: %s", name, host, mechanism, why)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics of logins."""
+        """Yield the metric of logins: how many logins succeeded and how many failed, by mechanism."""
         for (mechanism, result), count in self._counts.items():
             yield Sample("stablelog_logins", (mechanism, result), count)
 
     def close(self) -> None:
-        """Stop the threads, and load no more keys."""
+        """Stop the threads that check passwords, and stop loading the keys that sign bearer tokens. The call waits for
+        the checks of passwords that have begun; the others are cancelled.
+        """
         self._threads.shutdown(wait=True, cancel_futures=True)
         for keys in self._keys.values():
             keys.close()

@@ -255,17 +255,24 @@ class PartitionDirectories:
     def last_commit_sequence(self, topic: str, index: int) -> int:
         """Return the last commit sequence in a commit-ordered partition that is not open; -1 if it has none.
 
-        May run in a thread. Raises as `commit_order.last_commit` does.
+        May run in a thread.
+
+        Raises:
+            FileNotFoundError: the directory or a file in it is missing.
+            DiskError: a file cannot be read.
         """
         return last_commit_sequence(self._disk, self.path(topic, index))
 
     # -- out of the way ------------------------------------------------------------------------------------------
 
     def set_aside(self, topic: Topic, index: int) -> None:
-        """Rename the directory of a deleted partition. If that fails, the directory stays, and the error is logged.
+        """Rename the directory of a deleted partition, so that its path is free for a new partition.
+
+        If the directory cannot be renamed for another reason than a full disk, it keeps its name, and an error is
+        logged that tells the operator to remove it.
 
         Raises:
-            DiskError: the disk has no space for the new name; nothing changed.
+            DiskError: the disk is full, and has no space for the new name. The directory keeps its name.
         """
         source = self.path(topic.name, index)
         try:

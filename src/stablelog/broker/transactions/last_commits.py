@@ -89,8 +89,10 @@ class LastCommits:
             is_deleted = self._topic_files.partitions.state(topic_name, index) is PartitionState.UNKNOWN
             if not is_deleted:
                 log.error(
-                    "the last commit of %s-%d cannot be read: %s. If the commit log of %s is from an older backup, new commits "
-                    "may get commit sequences that this partition already has. Restore both from the same backup",
+                    "the last commit of %s-%d cannot be read: %s. So the broker cannot check whether the commit log "
+                    "of %s is older than this partition. If it is from an older backup, restore the commit log and the "
+                    "partition from the same one; otherwise a new commit may get a commit sequence that the partition "
+                    "already has",
                     topic_name,
                     index,
                     error,

@@ -22,11 +22,12 @@ ResultT = TypeVar("ResultT")
 
 
 class AdminArea:
-    """The base of the areas of administration. A method runs the steps of `client.core.admin` with a cluster object of
-    its own.
+    """The base of the areas of administration. Each method calls the function of its name in `client.core.admin`, which
+    returns the steps of the call as a generator, and runs these steps. Each call takes a cluster object from the pool,
+    so that it has connections of its own.
 
     Args:
-        clusters: the pool of clusters, which hold the connections to the brokers.
+        clusters: the client's pool of cluster objects. Each of them has its own connections to the brokers.
         check_loop: raises UsageError in an event loop that is not that of the client.
     """
 
@@ -38,8 +39,18 @@ class AdminArea:
         return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
 
     async def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Run steps with a cluster object of the pool, and return their result. All requests of the steps together must
-        end before the deadline.
+        """Run the steps of one administrative call, and return their result.
+
+        The steps run with a cluster object (connections to the brokers) from the client's pool, which goes back to the
+        pool at the end. The call has the deadline of the client for all its requests and retries together.
+
+        Args:
+            steps: a function that gets the cluster object and returns the steps: a generator that yields each effect
+                that it needs, such as sending bytes, and that returns the result of the call.
+
+        Raises:
+            UsageError: the call runs in an event loop that is not that of the client.
+            UnavailableError: the deadline has passed.
         """
         self._check_loop()
         cluster = self._clusters.lend_cluster()
@@ -53,8 +64,10 @@ class AdminArea:
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
 ) -> Callable[Concatenate[AdminArea, P], Coroutine[Any, Any, ResultT]]:
-    """Return a method of an area of administration. The method calls the function `steps` with a cluster object of the
-    pool as its first argument, runs the steps that it returns, and returns their result.
+    """Return a method of an area of administration, made of the function `steps` in `client.core.admin`.
+
+    The method calls `steps` with a cluster object of the client's pool as the first argument and with its own arguments
+    after it. Then it runs the generator that `steps` has returned, and returns the result of this generator.
     """
 
     @wraps(steps)

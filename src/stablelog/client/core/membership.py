@@ -44,7 +44,8 @@ class Change(NamedTuple):
         revoked: partitions that the group is going to assign to another member. Commit their offsets before the next
             heartbeat.
         lost: partitions that another member may have already. Their offsets can no longer be committed.
-        assigned: new partitions, with the offsets that the group has committed; None without one.
+        assigned: new partitions, each with the offset that the group has committed; None for a partition without a
+            committed offset.
     """
 
     revoked: tuple[TopicPartition, ...] = ()
@@ -290,7 +291,7 @@ class GroupMember:
 
         Raises:
             RefusedError: the user may not read the group.
-            UnavailableError: no such response within the deadline.
+            UnavailableError: the coordinator does not respond within the deadline, or the transaction stays open.
         """
         from kio.schema.offset_fetch.v9.request import (
             OffsetFetchRequest,
@@ -324,7 +325,7 @@ class GroupMember:
 
         Args:
             offsets: the offset of each partition.
-            metadata: the text to store with the offset, by partition. Partitions without such a text are missing.
+            metadata: the text to store with the offset, by partition. A partition that is missing here gets no text.
 
         Raises:
             RefusedError: the member has no place in the group any more, so that another member reads these partitions;
@@ -372,7 +373,7 @@ class GroupMember:
                     )
             if failures:
                 code, place = failures[0]
-                raise RetriableError(f"committing the offset of {place}: {code.name}")
+                raise RetriableError(f"the broker cannot commit the offset of {place} now: {code.name}")
 
         if left:
             yield from self._cluster.retrying(f"committing offsets of group {self.group_id!r}", attempt)

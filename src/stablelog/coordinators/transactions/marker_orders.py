@@ -39,7 +39,8 @@ class MarkerOrder(NamedTuple):
 
     Attributes:
         transactional_id: the id of the transaction. The broker calls `markers_done` with it when the marker is written.
-            `REPAIR` if the broker need not call it.
+            `REPAIR` if the broker need not call it: such a marker repairs a partition that lacks it, and completes no
+            transaction of the commit log.
         producer_id: the producer id of the marker.
         producer_epoch: the producer epoch of the marker; the transaction's records may have a lower one.
         type: whether the marker commits or aborts.
@@ -51,9 +52,11 @@ class MarkerOrder(NamedTuple):
         transaction_epoch: the producer epoch of the transaction's records.
         ends: the end offset of each partition at the time of the decision, if the marker has the same producer epoch as
             the records; empty otherwise.
-        settled_epoch: a leader epoch. Transactions with this producer epoch that began under a lower leader epoch had
-            ended before the decision. -1 if there is none.
-        repeated: whether the decision is older than the broker's last start.
+        settled_epoch: a leader epoch (it grows with each start of the broker). All transactions with this producer id
+            and epoch that began under a lower leader epoch had ended before the decision, so the marker is for none of
+            them. -1 if the commit log contains no such epoch.
+        repeated: whether the broker made the decision before its last start. The coordinator has then read the decision
+            from the commit log and made this order again, and some partitions may have the marker already.
     """
 
     transactional_id: str
@@ -71,22 +74,27 @@ class MarkerOrder(NamedTuple):
     repeated: bool = False
 
     def decides(self, target: TopicPartition, found: TransactionInPartition) -> bool:
-        """Return whether this marker ends a transaction that is open in a partition.
+        """Return whether the marker of this order ends a transaction that is open in a partition.
 
-        The producer id and epoch alone do not always tell. Most decisions raise the producer's epoch (with transaction
-        version 2 all of them), so that an epoch belongs to one transaction. A commit or an abort with transaction
-        version 1 (TV1) keeps the epoch, and the producer's next transaction in the partition has the same id and
-        epoch. A TV1 decision therefore contains the end offset of each partition at the time of the decision: a
-        transaction that begins before this offset is the decided one, and one that begins there or later is the next
-        one.
+        The open transaction must have the producer id and the producer epoch of the decided one. That is enough if the
+        decision raises the producer's epoch, because an epoch then belongs to one transaction only. Most decisions
+        raise it; with transaction version 2, all do.
 
-        A TV1 decision without end offsets that is older than the broker's start ends no transaction, because the two
-        transactions cannot be told apart. Only Apache Kafka writes such decisions: see
-        `TransactionMetadata.lacks_ends`.
+        A commit or an abort with transaction version 1 (TV1) keeps the epoch, so the producer's next transaction in the
+        partition has the same id and epoch. If the broker has restarted since the decision, the open transaction may be
+        the decided one or the next one. A TV1 decision therefore contains the end offset of each partition at the time
+        of the decision (`ends`): the decided transaction begins before this offset, and the next one begins there or
+        later. An open transaction whose first offset is unknown counts as the decided one. If the decision has no end
+        offsets, the two cannot be told apart, and the marker ends no transaction. Only Apache Kafka writes such
+        decisions: see `TransactionMetadata.lacks_ends`.
 
-        Offsets can be compared only within one leader epoch, so the leader epochs are compared first. An unknown
-        leader epoch (-1) of the open transaction counts as older than every known one: its first offset then lies
-        before the first entry of the partition's list of leader epochs.
+        Two offsets tell which transaction began first only if both are of the same leader epoch: a crash may lose
+        records, and the next start of the broker, with a higher leader epoch, gives their offsets to other records. So
+        the leader epoch of the open transaction's first batch is first compared with that of the end offset. If it is
+        lower, the open transaction is the decided one; if it is higher, the open transaction is the next one. The
+        offsets are compared only if the two leader epochs are equal. An unknown leader epoch (-1) counts as lower than
+        every known one, because the transaction then began before the first entry of the partition's list of leader
+        epochs.
 
         Args:
             target: the partition.

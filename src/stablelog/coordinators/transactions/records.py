@@ -8,16 +8,22 @@ stablelog's own tagged fields have numbers far from those that Kafka assigns. Ka
 The fields hold what Kafka does not keep:
 
     10000  commit_sequence       i64   the commit sequence; written only for a commit
-    10001  last_producer_epoch   i16   the epoch before the current one, if requests with it may be answered; always
-                                       written
-    10002  transaction_epoch     i16   the epoch of the records, after the decision, when producer_epoch has become that
-                                       of the markers
+    10001  last_producer_epoch   i16   the epoch that the producer had before its current one; a request with this epoch
+                                       may repeat an earlier one, and is answered. -1 if such a request is refused. This
+                                       field is in every value, also with -1
+    10002  transaction_epoch     i16   the producer epoch of the transaction's records; written only after the decision
+                                       to commit or to abort, because from then on Kafka's field producer_epoch has the
+                                       epoch of the markers
     10003  ends                  for each partition, in the order of the partitions field: i32 leader epoch, i64 end
-                                 offset of the partition when the transaction was decided
-    10004  settled_epoch         i32   a leader epoch: transactions that the producer began under a lower leader epoch,
-                                       with the same producer epoch, are over; written only if there is one
+                                 offset of the partition when the transaction was decided; written only for a decision
+                                 that keeps the producer epoch
+    10004  settled_epoch         i32   a leader epoch (it grows with each start of the broker): all transactions of the
+                                       producer with the present producer epoch that began under a lower leader epoch
+                                       have ended, even if a partition lacks their markers; written only if this is
+                                       known
 
-Tags of later versions are kept with the value, and written back if the value is written again unchanged.
+Tagged fields of later releases, which this release does not know, are kept with the value. They are written back if the
+value is written again unchanged.
 
 A second kind of key is stablelog's own: int16 10000 in place of Kafka's key version, then the name of the transaction
 group. Its value holds the state of the whole group, in version 0:

@@ -11,13 +11,24 @@ from stablelog.log.producer_state.producer import NO_TXN, KeptBatch, ProducerEnt
 
 
 def find_repeated(producer: ProducerEntry, header: BatchHeader) -> KeptBatch | None:
-    """Return the remembered batch that a batch repeats; None if it is no duplicate.
+    """Find out whether a batch repeats one that is in the log already: a client sends a batch again if it has got no
+    response. The partition remembers the last batches of each producer.
 
-    A transactional batch can only repeat a batch of the open transaction: a client waits for all responses before it
-    ends a transaction. A batch with a sequence number of an ended transaction is either late, or new: after an abort,
-    librdkafka reuses the sequence number of a batch whose response was lost. Kafka takes such a new batch for a
-    duplicate, so its record is missing from a transaction that commits. Here it is appended; a late batch is refused by
-    `check_sequence`.
+    A transactional batch counts as a duplicate only of a batch in the producer's open transaction, because a client
+    waits for all responses before it ends a transaction. A batch with the sequence numbers of an ended transaction is
+    therefore no duplicate. There are two cases:
+
+    - The batch is late: it was sent before its transaction ended, and arrives afterwards. `check_sequence` refuses it.
+    - The batch is new: after an abort, librdkafka gives a batch of the next transaction the sequence number of a batch
+      whose response was lost. stablelog appends the new batch. Kafka takes it for a duplicate and does not append it,
+      so the next transaction commits without the records of this batch.
+
+    Args:
+        producer: the state of the producer, with its remembered batches.
+        header: the header of the batch that the client has sent.
+
+    Returns:
+        The remembered batch with the same sequence numbers, which the batch repeats; None if it is no duplicate.
     """
     if producer.producer_epoch != header.producer_epoch:
         return None
@@ -36,7 +47,7 @@ def find_repeated(producer: ProducerEntry, header: BatchHeader) -> KeptBatch | N
 
 
 def check_epoch(producer: ProducerEntry, header: BatchHeader) -> None:
-    """Refuse a batch with an older producer epoch than that of its producer.
+    """Refuse a batch whose producer epoch is lower than the current epoch of its producer.
 
     Raises:
         RefusedError: the producer epoch is old (invalid_producer_epoch).
@@ -49,8 +60,13 @@ def check_epoch(producer: ProducerEntry, header: BatchHeader) -> None:
 
 
 def check_sequence(producer: ProducerEntry, header: BatchHeader) -> None:
-    """Refuse a batch whose sequence number does not follow the producer's last one, or which is outside the open
-    transaction of its producer.
+    """Refuse a batch whose first sequence number does not follow the producer's last one, and a batch that is not
+    transactional although its producer has an open transaction in the partition.
+
+    The first batch with a new producer epoch must begin at sequence number 0.
+
+    Raises:
+        RefusedError: the batch is refused (out_of_order_sequence_number or invalid_txn_state).
     """
     if header.producer_epoch > producer.producer_epoch:
         if header.base_sequence != 0:

@@ -129,6 +129,7 @@ def prove_headers(
 
 
 def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None) -> Iterator[None]:
+    """Do the work of `prove_headers` with the open log file: yield None after each step."""
     position = found = count = piece_end = ready_end = 0
     header_size = HEADER.size
     while position < size:
@@ -191,9 +192,21 @@ def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
 
 
 def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
-    """Load the bytes [begin, end) of the mapped file into memory, including the batch bodies, which readers will need.
-    Return True if these bytes are in memory now; False if the file is not mapped, or if the operating system has no
-    call that loads them.
+    """Load the bytes [begin, end) of a log file into memory, so that neither the proof nor the readers after it wait
+    for the disk. The bytes include the bodies of the batches: the proof does not need them, but readers will.
+
+    Args:
+        file: the log file.
+        mapped: the memory-mapped file; None if it is not mapped.
+        begin: the position of the first byte.
+        end: the position after the last byte; it may be after the end of the file.
+
+    Returns:
+        True if these bytes are in memory now. False if nothing was loaded, because the file is not mapped or the
+        operating system has no call for this: the caller then reads the bytes from the file.
+
+    Raises:
+        DiskError: the disk cannot read the bytes.
     """
     return mapped is not None and file.populate(mapped[begin:end])
 

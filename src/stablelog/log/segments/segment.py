@@ -238,7 +238,7 @@ class Segment(LogFile):
 
         Raises:
             DamageError: the file is missing or damaged.
-            UnprovenError: the file was not proven since the start of the broker.
+            UnprovenError: the batch headers of the file were not checked since the start of the broker: see `prove`.
         """
         proof = self.proof
         if proof.damage is not None:
@@ -263,17 +263,21 @@ class Segment(LogFile):
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The transaction index. Raises DamageError."""
+        """The transaction index. Raises DamageError if its file is damaged."""
         raise NotImplementedError
 
     # -- searching ---------------------------------------------------------------------------------------------
 
     def piece(self, position: int, size: int) -> Buffer:
-        """Return bytes of the mapped log file. Raises the errors of `log`."""
+        """Return the `size` bytes of the log file from `position` on, or fewer if the segment ends before, as a view of
+        the file. Raises DamageError or UnprovenError if the file cannot be read: see `log`.
+        """
         return self.log.view(position, min(size, self.size - position))
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each batch from `position` on. Raises the errors of `log`."""
+        """Yield (position, header) of each batch from `position` on. Raises DamageError or UnprovenError if the log
+        file cannot be read: see `log`.
+        """
         return walk(ReadLogFile(self.path, lambda: self.log, self.size), position)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -281,11 +285,15 @@ class Segment(LogFile):
         return walk(ReadLogFile(self.path, self._opened_log, self.size), position)
 
     def batch_at(self, position: int, size: int) -> bytes:
-        """Read the bytes of a batch. Raises the errors of `log`."""
+        """Return the bytes of the batch with this position and size in the log file. Raises DamageError or
+        UnprovenError if the log file cannot be read: see `log`.
+        """
         return self.log.read(position, size)
 
     def find(self, offset: int) -> FoundBatch | None:
-        """Return the first batch that contains or follows an offset; None if there is none. Raises the errors of `log`."""
+        """Return the first batch that contains or follows an offset; None if there is none. Raises DamageError or
+        UnprovenError if the log file cannot be read: see `log`.
+        """
         return seek(self, self.offset_index.position_before(offset), offset=offset)
 
     def header_at(self, offset: int) -> BatchHeader | None:

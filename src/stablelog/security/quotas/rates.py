@@ -43,7 +43,12 @@ class Sensor(Protocol):
 
 
 class Rate:
-    """The rate of a client over the last time windows."""
+    """The rate of a client, such as its bytes per second. It is measured over the last time windows: `record` adds a
+    value to the present window, and values older than all windows do not count.
+
+    Args:
+        windows: the number of the windows and their size.
+    """
 
     __slots__ = ("_samples", "_windows")
 
@@ -139,7 +144,7 @@ Kind = TypeVar("Kind", bound=Sensor)
 class Sensors(Generic[Kind]):
     """The sensors of recently active clients, at most `count_max`.
 
-    An idle sensor is removed. If too many clients are active, the sensor that was idle for the longest time is removed.
+    An idle sensor is removed. If more clients are active, the sensor that was not used for the longest time is removed.
     So a client that changes its client id with each request gets a new sensor each time, and takes no more memory.
     """
 

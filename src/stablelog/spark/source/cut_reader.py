@@ -81,10 +81,16 @@ class CutStreamReader(StablelogStreamReader):
         return self._batch_end(before, end, limit).to_json()
 
     def _wait_for_position(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
-        """Return the last cut, but never one before the stream's position. After a restart, the broker may report an
-        earlier cut until it has opened all partitions: wait for it.
+        """Return the last cut, and if it is before the stream's position, first wait for a later one.
 
-        The last cut of an object store may also be before it: then the stream waits until the store has its position.
+        After a restart, the broker may report an earlier cut until it has opened all partitions: this method waits for
+        a limited time until the broker reports the stream's position. The last cut of an object store may also be
+        before the stream's position: this method then returns the position itself, so that the stream reads nothing
+        until the store has more.
+
+        Args:
+            before: the stream's position, which is a cut.
+            last: the last cut that the broker or the store has reported.
         """
         if not before.next_offsets or last.stream_cut.group != before.stream_cut.group:
             return last
@@ -99,8 +105,9 @@ class CutStreamReader(StablelogStreamReader):
         if last.stream_cut < before.stream_cut:
             if not self._waits_for_store:
                 log.warning(
-                    "the stream has read up to commit sequence %s, and the last cut of the store is at %s: the stream "
-                    "waits until the store has more",
+                    "the stream has read up to commit sequence %s, but the object store has all partitions only up to "
+                    "commit sequence %s. The stream waits, skips nothing, and goes on when the broker has copied more "
+                    "to the store. If it waits for long, check that the broker runs and copies its segments",
                     before.stream_cut.commit_sequence,
                     last.stream_cut.commit_sequence,
                 )
@@ -117,7 +124,7 @@ class CutStreamReader(StablelogStreamReader):
         """Request the last cut.
 
         A cut at the commit sequence R has one offset for each partition. The records of a commit up to R are before
-        these offsets, in all partitions. The records of a later commit are not, in any partition.
+        these offsets in all partitions. The records of a later commit are at or after these offsets in all partitions.
 
         The response is never cached: after a commit, a program that calls `processAllAvailable` expects that the stream
         reads this commit.

@@ -76,7 +76,8 @@ class Cuts:
         """Return the offsets of the last cut. It contains every commit that was acknowledged before this call.
 
         Args:
-            known: a recent cut. If these topics have no later commit, this cut is returned without further requests.
+            known: a cut that was returned a short time ago. If the topics of the read have no later commit, this cut is
+                returned without further requests.
         """
         if known is None or not self._partitions:
             self._partitions = self._there()
@@ -117,7 +118,7 @@ class Cuts:
         of these commits are durable; this method waits until it does, for a limited time. Return None if the broker
         still does not know the commit.
 
-        The broker knows it when it has opened the partitions that contain these markers.
+        A broker knows this of a commit when it has opened the partitions that contain the markers.
         """
         try:
             return self.cut_at(commit_sequence)
@@ -327,8 +328,9 @@ class Cuts:
             return self._log.earliest([place])[place]
         begin = cut.offsets[place]
         log.warning(
-            "%s is read from offset %s on: earlier records belong to transactions up to commit sequence %s, which the "
-            "stream has already read in its other partitions",
+            "%s is read from offset %s on, because the stream has not read this partition before. It skips the earlier "
+            "records: they belong to transactions up to commit sequence %s, which it has already read in its other "
+            "partitions. If you need these records, read them with a batch query",
             partition_name(place),
             begin,
             point.commit_sequence,

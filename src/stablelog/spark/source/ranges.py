@@ -112,7 +112,7 @@ class Readable:
             if count <= part.end - part.start:
                 return part.start + count
             count -= part.end - part.start
-        raise AssertionError("the parts have fewer offsets than `count`")
+        raise AssertionError("the readable parts of a range have fewer offsets than their `count` says")
 
 
 def whole(wanted: Range) -> Readable:

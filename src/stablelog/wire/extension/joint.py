@@ -34,17 +34,22 @@ from stablelog.wire.extension.fields import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginJointRequest(ExtensionRequest):
-    """Request to begin (key, version) of a joint commit. An open version belongs to `run` from now on.
+    """Request to begin a version of a joint commit. A joint commit decides several open transactions, its *children*,
+    together. A writer makes one joint commit after the other, each with a version number of its own.
+
+    The response says whether the version is committed already. If it is not, it belongs from now on to the start of the
+    writer that `run` names, until another start begins it.
 
     Attributes:
         group: the transaction group; empty for the default group.
-        key: identifies a streaming query or an application, whose versions these are.
-        version: increases with each commit of the key; gaps are allowed.
-        run: the start of the writer that sends the request. The broker aborts open children that other starts of the
-            writer have in this (key, version), and refuses new ones. Null: the request only asks whether the version is
-            open.
-        order: a number that is greater for later starts of the writer. A start of the writer never takes a version from
-            one with a greater number. -1: none.
+        key: the name of the writer, such as a streaming query or an application. Each key has its own versions.
+        version: the number of the joint commit, greater than that of the key's last one. Numbers may be left out.
+        run: a text that names one start of the writer, such as a random one. The broker aborts the open children that
+            other starts of the writer have in this version, and refuses children that they begin later. Null: the
+            request only asks whether the version is committed, and changes nothing.
+        order: a number by which the broker tells which start of the writer is later: a later start has a greater one.
+            If a start with a greater number has begun this version, the request is refused. So a start that was delayed
+            cannot take the version away from its successor. -1: the start has no such number.
     """
 
     __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
@@ -63,7 +68,7 @@ class BeginJointResponse(ExtensionResponse):
 
     Attributes:
         error_message: the error as text; null without an error.
-        committed: whether this version of the key, or a later one, is committed. The client then has nothing to do.
+        committed: whether this version of the key, or a later one, is committed. The writer then need not write it.
         commit_sequence: the commit sequence of this version; -1 if the version is open, or is not the last committed
             one.
         last_version: the last version of the key that was committed; -1 if none was.
@@ -85,7 +90,13 @@ class BeginJointResponse(ExtensionResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointChild(Nested):
-    """An open transaction that becomes a child of the joint commit, with the producer id and epoch of its records."""
+    """A transaction that a request names as a child of a joint commit.
+
+    Attributes:
+        transactional_id: the transactional id, which names the key, the version and the run of the child.
+        producer_id: the producer id of the child's records.
+        producer_epoch: the producer epoch of the child's records.
+    """
 
     transactional_id: str = field(metadata=STRING)
     producer_id: i64 = field(metadata=INT64)
@@ -108,6 +119,7 @@ class CommitJointRequest(ExtensionRequest):
     """Request to commit these open transactions as the children of one joint commit: all of them or none.
 
     Attributes:
+        group, key, version: the joint commit, as in BeginJointRequest.
         run: the start of the writer that commits. The commit is refused if another start of the writer has begun this
             version since. Null: any start may commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
@@ -134,7 +146,8 @@ class CommitJointResponse(ExtensionResponse):
     """Response with the commit, made now or before, or with an error. After an error nothing was decided.
 
     Attributes:
-        error_message: names the child that cannot be committed.
+        error_message: the error as text, with the name of the child if a child cannot be committed; null without an
+            error.
         commit_sequence, committed_run, digest: as in BeginJointResponse.
         already: whether this version of the key, or a later one, was committed before. The children of the request are
             then not part of that commit, unless the request is a repetition.
@@ -151,11 +164,13 @@ class CommitJointResponse(ExtensionResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointRequest(ExtensionRequest):
-    """Request to abort these children of a joint commit, unless its (key, version) is committed.
+    """Request to abort these children of a joint commit, unless this version of its key is committed.
 
     Attributes:
-        run: a start of the writer. If given, all children of this start are aborted, and it can begin no more children
-            of this version.
+        group, key, version: the joint commit, as in BeginJointRequest.
+        run: the name of a start of the writer. If it is given, the broker aborts all children that this start has in
+            the version, and refuses children that this start begins in it later. Null: only `children` are aborted.
+        children: the transactions to abort.
     """
 
     __api_key__: ClassVar = i16(ApiKey.ABORT_JOINT)
@@ -171,7 +186,8 @@ class AbortJointResponse(ExtensionResponse):
     """Response that says whether the children of a joint commit were aborted. Committed children stay committed.
 
     Attributes:
-        commit_sequence: as in BeginJointResponse.
+        error_message: the error as text; null without an error.
+        committed, commit_sequence: as in BeginJointResponse.
     """
 
     __api_key__: ClassVar = i16(ApiKey.ABORT_JOINT)

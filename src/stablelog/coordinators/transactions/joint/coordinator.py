@@ -362,10 +362,16 @@ class JointCommits:
     # -- children --------------------------------------------------------------------------------------------
 
     def finish_replay(self, draft: Draft) -> None:
-        """Finish the replay of the commit log: make the decisions that the last broker has left, such as the ends of
-        accepted children.
+        """Finish the replay of the commit log at a start of the broker: make the decisions about children that were
+        still to be made when the broker stopped.
 
-        They follow from durable records. If another crash loses them, the next start makes them again.
+        If a long joint commit was accepted (its record is durable), but the end of some children was not decided yet,
+        these *accepted children* are committed now. Children that can no longer be committed (`ChildChecks.is_late`)
+        are aborted or forgotten. All these decisions follow from durable records. If another crash loses the decisions,
+        the next start makes them again.
+
+        Args:
+            draft: gets the records and the markers of these decisions.
         """
         self.accepted_children.finish_replay(draft)
         for transactional_id, child in self._joints.all_children():
