@@ -120,7 +120,7 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "startingOffsets": '{"x": {"0": -3}}'}, "-3 is less than -2"),
         ({**READ, "startingOffsets": '{"x": {"0": 2.5}}'}, r"2\.5 is not a whole number"),
         ({**READ, "startingOffsets": '{"x": {"0": true}}'}, "True is not a whole number"),
-        ({**READ, "startingOffsets": f'{{"x": {{"0": {2**63}}}}}'}, f"is more than {2**63 - 1}"),
+        ({**READ, "startingOffsets": f'{{"x": {{"0": {2**63}}}}}'}, f"is greater than {2**63 - 1}"),
         ({**READ, "startingOffsets": '{"#topics": {"x": "ab"}}'}, "no partition"),
         (
             {**READ, "startingOffsets": '{"x": {"0": 3, "00": 4}}'},
@@ -129,7 +129,7 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "startingOffsets": '{"x": {" 0": 3}}'}, "' 0' is not how the partition 0 is written"),
         ({**READ, "startingOffsets": '{"x": {"0": 3, "0": 4}}'}, "'0' stands twice"),
         ({**READ, "startingOffsets": '{"x": {"0": 3}, "x": {"1": 4}}'}, "'x' stands twice"),
-        ({**READ, "startingTimestamp": str(2**63)}, f"is more than {2**63 - 1}"),
+        ({**READ, "startingTimestamp": str(2**63)}, f"is greater than {2**63 - 1}"),
         ({**READ, "endingOffsets": "earliest"}, "is empty"),
         ({**READ, "startingOffsetsByTimestampStrategy": "latest"}, "applies to a start at a time"),
         ({**READ, "endingOffsets": '{"x": {"0": -2}}'}, "is empty"),
@@ -192,7 +192,7 @@ def test_a_write_has_options_of_its_own():
         ({}, "address of the broker is missing: .*; a table .* is not possible"),
         ({"topic": "x"}, "give the option kafka.bootstrap.servers$"),
         ({"bootstrap": "h:1", "subscribe": "x"}, "subscribe is an option of a batch read or a stream's read"),
-        ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*is more than 104857600"),
+        ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*is greater than 104857600"),
         ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion belong together"),
         ({"bootstrap": "h:1", "txnAppId": "job", "txnVersion": "-1"}, "txnVersion='-1' is not valid"),
         ({"bootstrap": "h:1", "guarantee": "maybe"}, "exactly-once or at-least-once"),
@@ -206,7 +206,7 @@ def test_a_write_has_options_of_its_own():
             {"bootstrap": "h:1", "transactionTimeout": "soon"},
             "transactionTimeout='soon' is not valid: a duration",
         ),
-        ({"bootstrap": "h:1", "transactionTimeout": "600h"}, "2160000000 is more than 2147483647"),
+        ({"bootstrap": "h:1", "transactionTimeout": "600h"}, "2160000000 is greater than 2147483647"),
     ],
 )
 def test_an_option_of_a_write_that_makes_no_sense_is_refused_by_name(given, message):
