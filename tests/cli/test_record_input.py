@@ -203,7 +203,10 @@ def test_headers_of_parquet_may_be_a_map_or_those_of_spark(written):
         ({"value": ["v"], "partition": ["0"]}, "the column partition is of type string, and not an integer"),
         ({"value": ["v"], "timestamp": [1]}, "the column timestamp is of type int64, and not a timestamp"),
         ({"value": ["v"], "headers": ["h"]}, "the column headers is of type string, and not a map"),
-        ({"value": ["v"], "timestamp": [datetime(2026, 1, 1, tzinfo=UTC)], "timestamp_ms": [1]}, "keep one of them"),
+        (
+            {"value": ["v"], "timestamp": [datetime(2026, 1, 1, tzinfo=UTC)], "timestamp_ms": [1]},
+            "keep one of them",
+        ),
         (
             {"value": ["v", "w"], "partition": [0, -1]},
             "row 2: partition is not a whole number from 0 to 2147483647",

@@ -192,7 +192,10 @@ def test_a_write_has_options_of_its_own():
         ({}, "address of the broker is missing: .*; a table .* is not possible"),
         ({"topic": "x"}, "give the option kafka.bootstrap.servers$"),
         ({"bootstrap": "h:1", "subscribe": "x"}, "subscribe is an option of a batch read or a stream's read"),
-        ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*is greater than 104857600"),
+        (
+            {"bootstrap": "h:1", "batchBytes": "4g"},
+            "batchBytes='4g' is not valid: .*is greater than 104857600",
+        ),
         ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion belong together"),
         ({"bootstrap": "h:1", "txnAppId": "job", "txnVersion": "-1"}, "txnVersion='-1' is not valid"),
         ({"bootstrap": "h:1", "guarantee": "maybe"}, "exactly-once or at-least-once"),
