@@ -37,7 +37,7 @@ there = time.process_time()
 from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
 builder = ColumnBuilder(["value"])
-list(Decoder("t", 0, builder).feed(encode_batch([Record(0, 0, b"k", b"v")]), 0, 1)), next(builder.take())
+list(Decoder("t", 0, builder).feed(encode_batch([Record(0, 0, b"k", b"v")]), 0, 1)), next(builder.take_batches())
 print(time.process_time() - there)
 """
 
@@ -118,7 +118,7 @@ def decode(
     decoder = Decoder("events", 0, builder, check_crc=check_crc)
     listed = [(666, 0)] if aborted else []
     found = sum(batch.num_rows for batch in decoder.feed(log, 0, 1 << 60, listed))
-    assert found + sum(batch.num_rows for batch in builder.take()) == rows
+    assert found + sum(batch.num_rows for batch in builder.take_batches()) == rows
 
 
 def encode(batch: pa.RecordBatch, codec: str, times: int) -> None:

@@ -42,7 +42,7 @@ def copy(client: stablelog.Client) -> None:
         print(next(group).offset)
 
 
-def administer(admin: stablelog.admin.Admin) -> stablelog.admin.Topic:
+def administer(admin: stablelog.admin.Admin) -> stablelog.admin.TopicDescription:
     made: stablelog.admin.CreatedTopic = admin.topics.create("t", partitions=2)
     found: dict[str, stablelog.admin.Config] = admin.configs.describe("topic", made.name)
     print(found["retention.ms"].source is stablelog.admin.ConfigSource.DEFAULT)

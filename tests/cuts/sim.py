@@ -91,14 +91,14 @@ class SimFlush:
         self._waiting = {}
         self._pace_s = {}
 
-    def dirty(self, partition):
+    def mark_dirty(self, partition):
         if partition in self._running:
             self._again.add(partition)
         elif partition not in self._due:
             self._due.add(partition)
             self._loop.call_later(self._delay_s(partition), self._begin, partition)
 
-    dirty_soon = dirty
+    mark_dirty_soon = mark_dirty
 
     def _delay_s(self, partition):
         pace_s = self._pace_s.get(partition)
@@ -112,7 +112,7 @@ class SimFlush:
         """Whom it tells that more of a partition is durable."""
         self._subscribers.append(notify)
 
-    def durable(self, partition, end_offset):
+    def durable_future(self, partition, end_offset):
         if partition.high_watermark >= end_offset and self.failed is None:
             return None
         future = self._loop.create_future()
@@ -120,7 +120,7 @@ class SimFlush:
             future.set_exception(self.failed)
             return future
         self._waiting.setdefault(partition, []).append((end_offset, future))
-        self.dirty(partition)
+        self.mark_dirty(partition)
         return future
 
     def _begin(self, partition):
@@ -141,7 +141,7 @@ class SimFlush:
         self._finish(partition, moved=partition.finish_sync(work))
         if partition in self._again:
             self._again.discard(partition)
-            self.dirty(partition)
+            self.mark_dirty(partition)
 
     def _finish(self, partition, *, moved):
         left = []
@@ -152,7 +152,7 @@ class SimFlush:
                 future.set_result(None)
         if left:
             self._waiting[partition] = left
-            self.dirty(partition)
+            self.mark_dirty(partition)
         for notify in self._subscribers if moved else ():
             notify(partition)
 

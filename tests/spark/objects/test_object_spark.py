@@ -128,7 +128,7 @@ def test_a_verification_finds_each_damaged_object_and_no_other(spark, options):
     faults = {row.object: row.fault for row in verify(given).where("fault is not null").collect()}
     assert faults.keys() == {*logs[1:6], indexes[0]}
     words = (
-        "headers of its batches",
+        "before or after its place",
         "CRC of the batch",
         "fewer than",
         "more than",
