@@ -8,7 +8,7 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -17,6 +17,7 @@ from pathlib import Path
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.local_disk import LocalDisk
+from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig, MarkerWrite, Partition
 
@@ -85,10 +86,18 @@ def look_up(directory: Path, segment_count: int) -> Lookups:
         partition.close()
 
 
+def _search(partition: Partition) -> Callable[[int, int], Sequence[AbortedTxn]]:
+    """The search for aborted transactions. Earlier commits, which `--against` can name, have it in the partition."""
+    found: Callable[[int, int], Sequence[AbortedTxn]] = getattr(
+        partition, "aborted_in", partition.log.segments.aborted
+    )
+    return found
+
+
 def look_up_everywhere(partition: Partition) -> None:
     """Look up the aborts of fetches all over a partition, once each."""
     for place in _places(partition):
-        found = partition.log.segments.aborted(place, place + FETCH_SIZE)
+        found = _search(partition)(place, place + FETCH_SIZE)
         assert found
 
 
@@ -98,8 +107,9 @@ def _places(partition: Partition) -> Iterator[int]:
 
 
 def _timed_us(partition: Partition, place: int) -> float:
+    search = _search(partition)
     began = time.perf_counter()
-    found = partition.log.segments.aborted(place, place + FETCH_SIZE)
+    found = search(place, place + FETCH_SIZE)
     taken = time.perf_counter() - began
     assert found
     return taken * 1e6

@@ -16,10 +16,11 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from bench.contestants import OURS
+from bench.earlier_names import either
 from bench.report import Section, Wanted
+from stablelog.batch import stamping
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.batch.stamping import stamp_producer
 from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
 from stablelog.spark.columns.encoder import Encoder
@@ -118,17 +119,18 @@ def decode(
     decoder = Decoder("events", 0, builder, check_crc=check_crc)
     listed = [(666, 0)] if aborted else []
     found = sum(batch.num_rows for batch in decoder.feed(log, 0, 1 << 60, listed))
-    assert found + sum(batch.num_rows for batch in builder.take_batches()) == rows
+    assert found + sum(batch.num_rows for batch in either(builder, "take_batches", "take")()) == rows
 
 
 def encode(batch: pa.RecordBatch, codec: str, times: int) -> None:
     """Encode and stamp Arrow batches, as a task does."""
+    stamp = either(stamping, "stamp_producer", "stamp")
     encoder = Encoder(codec, lingers=True)
     for _ in range(times):
         for one in encoder.encode(batch, topic="t", partition_counts={"t": 4}):
-            stamp_producer(one.batch, 1, 0, 0, transactional=True)
+            stamp(one.batch, 1, 0, 0, transactional=True)
     for one in encoder.flush():
-        stamp_producer(one.batch, 1, 0, 0, transactional=True)
+        stamp(one.batch, 1, 0, 0, transactional=True)
 
 
 def decoding(section: Section, run_count: int) -> None:
