@@ -17,6 +17,7 @@ from stablelog.client.responses import RetriableError
 from stablelog.errors import RefusedError, UnavailableError
 from tests.client.faults import Proxy
 from tests.clients.drivers import Confluent, unique
+from tests.waiting import until
 
 PRODUCE, END_TXN = 0, 26
 
@@ -55,10 +56,12 @@ def seen(cluster, target, end):
 
 
 def made(bootstrap, topic, partitions=1):
+    """Create a topic. Return its name when the broker's metadata has it: Apache Kafka answers CreateTopics earlier."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+    until(lambda: topic in admin.list_topics(timeout=30).topics, f"the metadata does not name {topic}")
     return topic
 
 
