@@ -1,5 +1,6 @@
 """Each message that names an option, a setting or a command to use has a row, which takes the advice and sees the error end."""
 
+import functools
 import re
 
 import pytest
@@ -21,21 +22,25 @@ NO_ADVICE = {
     "no call of the client ends the error: the program looks at its records.",
     "txnAppId {options.app_id} for {target}": "It is the name of a write in other messages.",
 }
-MESSAGES = [message for message in every_message() if message.names]
+
+
+@functools.cache
+def messages():
+    return [message for message in every_message() if message.names]
 
 
 def found_by(room, text):
     """The messages of a room with this text: one, or the same one in several modules."""
-    return [message for message in MESSAGES if message.room == room and text in message.text]
+    return [message for message in messages() if message.room == room and text in message.text]
 
 
 def test_each_message_that_names_what_to_use_has_a_row():
     without = [
         f"{message.module} names {', '.join(message.names)}: {message.text}"
-        for message in MESSAGES
+        for message in messages()
         if not any(text in message.text for text in [*(row.text for row in TABLE[message.room]), *NO_ADVICE])
     ]
-    assert len(MESSAGES) > 150
+    assert len(messages()) > 150
     assert without == [], "tests/advice has no row for these messages"
 
 
@@ -47,7 +52,7 @@ def test_each_row_has_one_message(room):
         assert templates, row.text
         assert all(templates[0] in template for template in templates), (row.text, templates)
     for text in NO_ADVICE:
-        assert any(text in message.text for message in MESSAGES), text
+        assert any(text in message.text for message in messages()), text
 
 
 @pytest.fixture(scope="module")
