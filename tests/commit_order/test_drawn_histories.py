@@ -22,6 +22,7 @@ from stablelog.commit_order import (
     index_builder,
     last_commit,
     row_file,
+    stored_view,
     view,
 )
 from stablelog.commit_order.copy_buffers import CopyBuffers
@@ -41,7 +42,8 @@ COMMANDS = 240
 SMALL = (
     (extents, {"COPY_SIZE": 64, "ALONE_SIZE": 300, "GAP_SIZE_MAX": 200, "SHARED_SIZE_MAX": 900}),
     (row_file, {"TAIL_SIZE": 200}),
-    (view, {"SEQUENTIAL_READERS_MAX": 3, "STEP_COUNT_MAX": 3}),
+    (view, {"SEQUENTIAL_READERS_MAX": 3}),
+    (stored_view, {"STEP_COUNT_MAX": 3}),
     (index_builder, {"INDEXES_OPEN": 2}),
     (fetch_assembler, {"SMALL_LENGTH_MAX": 500, "COPIED_SIZE_MAX": 2000, "PAGE_SIZE": 256}),
     (extent_lookup, {"ENTRIES_AT_ONCE": 4, "FIRST_AT_ONCE": 2, "LEAST_AT_ONCE": 2, "MOST_AT_ONCE": 5}),

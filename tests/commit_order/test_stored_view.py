@@ -6,6 +6,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.errors import DamageError
+from stablelog.log.search.times import run_lookup
 from tests.commit_order.test_tiered_commit_order import TieredLog, copied
 
 SIZE_MAX = 1 << 20
@@ -54,16 +55,16 @@ def test_a_reader_may_begin_at_each_position(log):
 def test_transactions_are_listed_in_commit_order_up_to_a_position_and_a_count(log):
     order, rows = StoredOrder(log.remote), stored(log)
     sequences = sorted({row[4] for row in rows if row[4] >= 0})
-    found = log.loading(lambda: order.transactions(0, 2**63, 100, with_outside=False))
+    found = log.loading(lambda: order.transactions(0, 100))
     assert [one.commit_sequence for one in found] == sequences
     assert [one.start for one in found] == [min(row[0] for row in rows if row[4] == one) for one in sequences]
-    assert log.loading(lambda: order.transactions(0, found[2].start, 100, with_outside=False)) == found[:2]
-    assert log.loading(lambda: order.transactions(found[1].end, 2**63, 2, with_outside=False)) == found[2:4]
+    assert log.loading(lambda: order.transactions(0, 100, end=found[2].start)) == found[:2]
+    assert log.loading(lambda: order.transactions(found[1].end, 2)) == found[2:4]
 
 
 def test_records_outside_transactions_are_listed_on_demand(log):
     order, rows = StoredOrder(log.remote), stored(log)
-    found = log.loading(lambda: order.transactions(0, 2**63, 100, with_outside=True))
+    found = log.loading(lambda: order.transactions(0, 100, with_outside=True))
     outside = [position for one in found if one.commit_sequence < 0 for position in range(one.start, one.end)]
     assert outside == [row[0] for row in rows if row[4] < 0]
 
@@ -75,11 +76,16 @@ def test_a_cut_lies_where_the_next_transaction_begins_and_none_is_after_the_last
     for sequence in range(latest):
         begin = min(row[0] for row in rows if row[4] > sequence)
         assert log.loading(lambda cut=sequence: order.offset_after(cut)) == begin
-    assert log.loading(lambda: order.offset_after(latest)) is None
+    assert log.loading(lambda: order.offset_after(latest)) == log.remote.end_offset
 
 
 def test_a_cut_before_the_first_position_of_the_view_lies_at_it(log):
     assert log.loading(lambda: StoredOrder(log.remote, view_start=30).offset_after(0)) == 30
+
+
+def position_at(log, order, time_ms):
+    found = log.loading(lambda: run_lookup(order.look_up_time(time_ms)))
+    return None if found is None else found[0]
 
 
 def test_a_time_finds_the_first_commit_or_record_of_it_or_later():
@@ -97,9 +103,9 @@ def test_a_time_finds_the_first_commit_or_record_of_it_or_later():
     order, rows = StoredOrder(log.remote), sorted(log.written)
     for time_ms in range(rows[0][3] - 1, rows[-1][3] + 2, 3):
         wanted = next((row[0] for row in rows if row[3] >= time_ms), None)
-        assert log.loading(lambda at=time_ms: order.at_time(at, 0)) == wanted
+        assert position_at(log, order, time_ms) == wanted
     middle = rows[5][0]
-    assert log.loading(lambda: order.at_time(0, middle)) == middle
+    assert position_at(log, StoredOrder(log.remote, middle), 0) == middle
 
 
 def test_of_a_whole_log_no_commit_was_removed_and_none_is_torn(log):
@@ -115,7 +121,7 @@ def removed_before(log, start):
 
 def test_commits_with_records_before_the_first_position_count_as_removed(log):
     order = StoredOrder(log.remote)
-    for one in log.loading(lambda: order.transactions(0, 2**63, 100, with_outside=True))[:-1]:
+    for one in log.loading(lambda: order.transactions(0, 100, with_outside=True))[:-1]:
         late = StoredOrder(log.remote, view_start=one.end)
         assert log.loading(late.removed_sequence) == removed_before(log, one.end)
 
@@ -136,7 +142,7 @@ def test_a_store_whose_records_are_all_removed_tells_no_commit():
     log.remote.move_start(log.remote.end_offset)
     order = StoredOrder(log.remote)
     assert log.loading(order.removed_sequence) is None
-    assert log.loading(lambda: order.at_time(0, 0)) is None
+    assert position_at(log, order, 0) is None
     assert read_all(log, order, log.remote.end_offset, SIZE_MAX) == []
 
 

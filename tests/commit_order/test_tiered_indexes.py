@@ -1,7 +1,5 @@
 """Which commit indexes a reader in commit order gets, if the first segments of a partition are only in the store."""
 
-import gc
-import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -170,16 +168,3 @@ def test_for_a_torn_index_its_copy_tells_the_least_first_offset(partition):
 def test_a_log_is_whole_if_its_first_segment_is_in_one_of_the_tiers(stored, local_base, is_whole):
     partition = Partition(local_base, Remote(stored))
     assert TieredIndexes(partition, [local(local_base, 6)]).is_log_whole is is_whole
-
-
-def test_the_indexes_do_not_keep_a_closed_partition_in_memory():
-    """The partition has the view, which has these indexes: a strong reference would make a circle."""
-    partition = Partition(20, None)
-    indexes, gone = TieredIndexes(partition, [local(20, 6)]), weakref.ref(partition)
-    gc.disable()
-    try:
-        del partition
-        assert gone() is None
-    finally:
-        gc.enable()
-    assert indexes.local

@@ -1,6 +1,8 @@
 """The view in commit order against a reader that sorts everything by commit marker."""
 
 import dataclasses
+import gc
+import weakref
 
 import hypothesis.strategies as st
 import pytest
@@ -10,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
-from stablelog.commit_order import view as view_module
+from stablelog.commit_order import stored_view
 from stablelog.commit_order.commit_index import CommitIndex
 from stablelog.commit_order.extents import EXTENT, LONG_COUNT
 from stablelog.commit_order.index_format import CommitSummary
@@ -142,6 +144,20 @@ def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
     assert find(NOW_MS + 501, uncommitted) is None
     assert run_lookup(log.partition.look_up_newest(committed))[:2] == (6, NOW_MS + 2000)
     assert run_lookup(log.partition.look_up_newest(uncommitted))[:2] == (4, NOW_MS + 500)
+
+
+def test_the_view_does_not_keep_a_closed_partition_in_memory():
+    """The partition has the view: a strong reference would make a circle."""
+    log = Log()
+    log.sync()
+    view, gone = log.partition.view, weakref.ref(log.partition)
+    gc.disable()
+    try:
+        log.partition = None
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert view.indexes
 
 
 def test_a_cut_lies_behind_the_last_commit_that_it_counts():
@@ -604,7 +620,7 @@ def test_a_lookup_in_a_run_ends_with_the_run():
 
 @pytest.mark.parametrize("step", [2, 3, 100])
 def test_runs_in_which_a_time_is_not_found_are_passed_over_step_by_step(monkeypatch, step):
-    monkeypatch.setattr(view_module, "STEP_COUNT_MAX", step)
+    monkeypatch.setattr(stored_view, "STEP_COUNT_MAX", step)
     log = Log()
     log.now_ms += 1000
     log.plain()

@@ -9,7 +9,6 @@ incomplete, and reads the log from there on. The summary of the last used index 
 the end of its segment. The builder finds their batches again in the earlier segments.
 """
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, takewhile
@@ -58,7 +57,7 @@ class IndexBuilder:
     def __init__(
         self, partition: ViewedLog, disk: Disk, first_sequences: Sequence[FirstSequence] = ()
     ) -> None:
-        self._partition: ViewedLog = weakref.proxy(partition)  # see `CommitOrder`
+        self._partition = partition
         self._disk = disk
         # The greatest commit sequence before the first index; -1 if there is none, or if it is unknown.
         self._first_sequence = sequence_at(first_sequences, partition.segments()[0].base_offset)

@@ -94,7 +94,7 @@ class CommitOrdered:
             base_offset,
             *(row.base_offset for row in view.first_sequences if row.base_offset > first),
         }
-        found = [FirstSequence(base, view.sequence_before_segment(base)) for base in sorted(bases)]
+        found = [FirstSequence(base, view.builder.sequence_before(base)) for base in sorted(bases)]
         rows = tuple(row for row in found if row.commit_sequence != UNKNOWN)
         if not set(rows) <= set(view.first_sequences):
             self._disk.write_atomic(log.directory / FIRST_SEQUENCE_FILE, encode_first_sequences(rows))

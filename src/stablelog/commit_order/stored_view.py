@@ -1,76 +1,289 @@
-"""Commit order of a partition in an object store, without its local log.
+"""Commit order of a partition whose first segments, or all of them, are only in an object store.
 
-The reader needs the commit indexes of the segments that it reads, and the log files that these indexes name.
+`TieredView` reads both tiers. `commit_order.view` extends it for a broker, whose log grows, and `StoredOrder` for a
+reader that has no local log. Such a reader needs the commit indexes of the segments that it reads, and the log files
+that these indexes name.
 """
 
-import itertools
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice, takewhile
+from operator import attrgetter
 
-from stablelog.batch.records import find_by_time
+from stablelog.commit_order.commit_index import CommitIndex
 from stablelog.commit_order.extent_lookup import extents_from
 from stablelog.commit_order.extents import ExtentColumns
 from stablelog.commit_order.fetch_assembler import FetchAssembler
 from stablelog.commit_order.index_format import CommittedRange, Entry
+from stablelog.commit_order.index_rows import IndexRows
 from stablelog.commit_order.remote_index import RemoteIndex
-from stablelog.errors import DamageError
+from stablelog.commit_order.tiered_indexes import StoredLog, TieredIndexes
+from stablelog.errors import DamageError, NotLoadedError
+from stablelog.log.files.restored import Restored
 from stablelog.log.model import Slice
 from stablelog.log.remote_tier import RemoteTier
+from stablelog.log.search.source import OFFSET_MAX
+from stablelog.log.search.times import (
+    STEP_COUNT_MAX,
+    Batch,
+    Lookup,
+    TimestampedOffset,
+    batches_from_time,
+    look_up_in_steps,
+)
+from stablelog.log.segments.segment import Segment
+from stablelog.log.view import ViewedLog
+
+REMOTE_ANSWERS_MAX = 64
 
 
-def add_stored(response: FetchAssembler, remote: RemoteTier, extents: ExtentColumns) -> bool:
-    """Add batches of transactions from the object store to a fetch response. Return whether it has room for more.
+class TieredView:
+    """The records of a partition in commit order, from the local disk and from the object store.
 
-    Raises:
-        NotLoadedError: the first batch is not loaded.
-        DamageError: a batch is damaged. The batches before it are in the response.
+    Args:
+        log: the log.
+        indexes: the commit indexes of the local segments, oldest first.
+        start: the first position of the view, if it is greater than the log start offset.
+
+    Attributes:
+        indexes: the commit indexes of the local segments, oldest first.
     """
-    count, content = remote.view.copy_ranges(
-        extents.segment, extents.begins, extents.ends, response.remote_room
-    )
-    try:
-        has_room = response.add_remote_batches(memoryview(content), extents.part(0, count))
-    except DamageError:
-        # The object may have been restored, so the next read loads the bytes again.
-        remote.view.drop_ranges(extents.segment, extents.begins[:count], extents.ends[:count])
-        raise
-    return has_room and count == len(extents.begins)
+
+    def __init__(self, log: ViewedLog | StoredLog, indexes: list[CommitIndex], start: int = 0) -> None:
+        self.indexes = indexes
+        self._partition = log
+        self._tiers = TieredIndexes(log, indexes)
+        self._start = start
+        # Cache of `_torn_sequence`, by the base offset of the index: (log start offset at the last search, number of
+        # entries searched, greatest commit sequence found).
+        self._torn: dict[int, tuple[int, int, int]] = {}
+        # Cache of `torn_sequence`: (log start offset at the last search, end of the remote segments that were searched,
+        # greatest commit sequence found).
+        self._torn_remote = 0, 0, -1
+        # Answers that were found in remote commit indexes, oldest first. A cut of many partitions begins again after
+        # each load, and the cache need not have room for the indexes of all of them.
+        self._remote_answers: dict[tuple[str, int, int], int] = {}
+
+    @property
+    def start_offset(self) -> int:
+        """The first position that can be read.
+
+        The view leaves out torn transactions: their positions are after this one, but they began before the log start
+        offset. Retention and DeleteRecords tear no transaction; a log that was restored from an object store may have
+        torn ones.
+        """
+        return max(self._start, self._tiers.log_start)
+
+    @property
+    def end_offset(self) -> int:
+        """The position after the last record that can be read."""
+        return max(self._tiers.remote.end_offset, self.start_offset)
+
+    # -- batches -----------------------------------------------------------------------------------------------
+
+    def _assemble(self, response: FetchAssembler) -> bool:
+        """Add batches in commit order to a response until it is full. Return True if the response has reached the end
+        of the view, so that no batch was left out.
+        """
+        log_start = self._tiers.log_start
+        for index in self._tiers.indexes_from(response.start):
+            for part in extents_from(index, response.start, log_start, response.room):
+                try:
+                    if isinstance(part, ExtentColumns):
+                        has_room = self._add(response, part)
+                    else:
+                        has_room = self._add_outside(response, index, part)
+                except NotLoadedError as missing:
+                    # The cache must have room for the index, too. Otherwise the bytes of the batches would drop it.
+                    raise NotLoadedError(missing.ranges, missing.size + index.loaded_size) from None
+                if not has_room:
+                    return False
+        return True
+
+    def _add(self, response: FetchAssembler, extents: ExtentColumns) -> bool:
+        """Add batches of transactions. Return whether the response has room for more."""
+        if self._tiers.is_local(extents.segment):
+            return response.add_batches(self._segment(extents.segment), extents)
+        view = self._tiers.remote.view
+        count, content = view.copy_ranges(extents.segment, extents.begins, extents.ends, response.remote_room)
+        try:
+            has_room = response.add_remote_batches(memoryview(content), extents.part(0, count))
+        except DamageError:
+            # The object may have been restored, so the next read loads the bytes again.
+            view.drop_ranges(extents.segment, extents.begins[:count], extents.ends[:count])
+            raise
+        return has_room and count == len(extents.begins)
+
+    def _add_outside(self, response: FetchAssembler, index: IndexRows, entry: Entry) -> bool:
+        """Add a range of batches outside transactions. Return whether the response has room for more."""
+        extent = index.extent(entry.extent_first)
+        if self._tiers.is_local(extent.segment):
+            return response.add_local_run(self._segment(extent.segment), extent, entry)
+        start, size_max = max(response.start, entry.start), response.remote_room
+        found = self._tiers.remote.read(start, entry.end, size_max, at_least_one=response.needs_one)
+        return response.add_remote_run(found.buffers, min(found.end_offset, entry.end), entry)
+
+    def _segment(self, base_offset: int) -> Segment:
+        segments = self._partition.segments()
+        segment = segments[bisect_left(segments, base_offset, key=attrgetter("base_offset"))]
+        assert segment.base_offset == base_offset, "an extent is in a segment that exists"
+        return segment
+
+    # -- times -------------------------------------------------------------------------------------------------
+
+    def look_up_time(self, timestamp_ms: int) -> Lookup:
+        """Find the first position with a commit at this time or later. A record outside transactions counts with its
+        own timestamp.
+
+        Returns:
+            A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,
+            leader epoch); None if there is no such commit or record.
+        """
+        return look_up_in_steps(
+            lambda start: self._look_up_step(timestamp_ms, start), timestamp_ms, lambda: self.start_offset
+        )
+
+    def _look_up_step(self, timestamp_ms: int, start: int) -> TimestampedOffset | Batch | int | None:
+        """Do one step of a lookup by time.
+
+        Returns:
+            The record, if the step has found it; a batch outside transactions that may contain it; the position where
+            the next step continues; or None if there is no such record.
+        """
+        count = 0
+        for index in self._tiers.indexes_with_time(start, timestamp_ms):
+            for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
+                entry = index[place]
+                if count >= STEP_COUNT_MAX:
+                    # This position is greater than `start`, because the step has already searched an earlier entry.
+                    return entry.start
+                count += 1
+                if entry.is_torn(self._tiers.log_start):
+                    continue
+                if not entry.is_outside:
+                    return max(entry.start, start), entry.latest_ms, entry.leader_epoch
+                if not self._tiers.is_local(index.base_offset):
+                    found = self._tiers.remote.view.batch_at_time(
+                        index.base_offset, timestamp_ms, max(entry.start, start), entry.end
+                    )
+                    if found is not None:
+                        return found
+                    continue
+                segment = self._segment(index.base_offset)
+                for position, header in batches_from_time(segment, timestamp_ms, max(entry.start, start)):
+                    if header.base_offset >= entry.end:
+                        break
+                    if header.max_timestamp >= timestamp_ms:
+                        return Batch(header, segment.batch_at(position, header.size))
+                    if count >= STEP_COUNT_MAX:
+                        return max(header.base_offset, start)
+                    count += 1
+        return None
+
+    # -- entries -----------------------------------------------------------------------------------------------
+
+    def entries_from(self, position: int) -> Iterator[Entry]:
+        """Yield, in commit order, the entries of all commit indexes that end after a position."""
+        for index in self._tiers.indexes_from(position):
+            for place in range(index.place_of(position), len(index)):
+                yield index[place]
+
+    def entries(self, start: int, end: int) -> Iterator[Entry]:
+        """Yield the entries of commit indexes with positions in [start, end), without transactions whose beginning was
+        deleted.
+        """
+        found = takewhile(lambda entry: entry.start < end, self.entries_from(start))
+        return (entry for entry in found if not entry.is_torn(self._tiers.log_start))
+
+    def transactions(
+        self, start: int, count_max: int, *, with_outside: bool = False, end: int = OFFSET_MAX
+    ) -> list[CommittedRange]:
+        """Return the first transactions that end after a position.
+
+        Args:
+            start: the position.
+            count_max: how many transactions to return at most.
+            with_outside: whether to also return ranges of records outside transactions.
+            end: transactions that begin at this position or later are not returned.
+        """
+        entries = self.entries(max(start, self.start_offset), end)
+        found = (entry.committed for entry in entries if with_outside or not entry.is_outside)
+        return list(islice(found, count_max))
+
+    # -- commit sequences --------------------------------------------------------------------------------------
+
+    def offset_after(self, commit_sequence: int) -> int:
+        """Return the start of the first transaction with a greater commit sequence; the view's end if there is none.
+        Records outside transactions before this position count as earlier than the transaction.
+        """
+        key = "offset_after", commit_sequence, self.start_offset
+        if key in self._remote_answers:
+            return self._remote_answers[key]
+        index = self._tiers.index_after_sequence(commit_sequence)
+        if index is None:
+            return self.end_offset
+        # `latest_sequence` also counts earlier segments. If the index has no entry with a greater sequence, the
+        # transaction with that sequence was in a segment that is deleted by now.
+        return self._cache_answer(
+            key, index, max(index.offset_after(commit_sequence) or 0, self.start_offset)
+        )
+
+    def _cache_answer(self, key: tuple[str, int, int], index: IndexRows, answer: int) -> int:
+        """Keep an answer if it was found in a remote commit index, and return it."""
+        if index.loaded_size:
+            self._remote_answers[key] = answer
+        if len(self._remote_answers) > REMOTE_ANSWERS_MAX:
+            del self._remote_answers[next(iter(self._remote_answers))]
+        return answer
+
+    def torn_sequence(self) -> int:
+        """Return the greatest commit sequence of a torn transaction, one that has lost its beginning to retention or a
+        part to the loss of a disk; -1 if there is none. The view leaves out all torn transactions.
+        """
+        restored = self._partition.restored
+        lost = -1 if restored is None else restored.torn_sequence
+        log_start = self._tiers.log_start
+        searched_start, end, found = self._torn_remote
+        if searched_start != log_start:
+            end, found = log_start, -1
+        for commits in self._tiers.remote_commits(end):
+            if commits.least_first_offset < log_start:
+                found = max(found, self._torn_sequence(RemoteIndex(self._tiers.remote.view, commits)))
+            end = commits.end_offset
+        self._torn_remote = log_start, end, found
+        return max(
+            [lost, found, *(self._torn_sequence(self._tiers.whole_index(index)) for index in self.indexes)]
+        )
+
+    def _torn_sequence(self, index: IndexRows) -> int:
+        """Return the greatest commit sequence of the torn transactions in one commit index; -1 if there are none.
+
+        The index may have a million entries, so each call searches only the entries that were added since the last
+        call.
+        """
+        log_start = self._tiers.log_start
+        if index.least_first_offset >= log_start:
+            return -1
+        searched_start, done, found = self._torn.get(index.base_offset, (log_start, 0, -1))
+        if searched_start != log_start:
+            done = 0
+        found = max(found, index.torn_sequence(log_start, done))
+        self._torn[index.base_offset] = log_start, len(index), found
+        return found
 
 
-def add_stored_run(response: FetchAssembler, remote: RemoteTier, entry: Entry) -> bool:
-    """Add a run of batches outside transactions from the object store to a fetch response. Return whether it has room
-    for more.
-
-    Raises:
-        NotLoadedError: the first batch is not loaded.
-        DamageError: the bytes in the store do not match the segment.
-    """
-    found = remote.read(
-        max(response.start, entry.start), entry.end, response.remote_room, at_least_one=response.needs_one
-    )
-    return response.add_remote_run(found.buffers, min(found.end_offset, entry.end), entry)
-
-
-class StoredOrder:
+class StoredOrder(TieredView):
     """The remote segments of a commit-ordered partition, read in commit order.
 
     Args:
         remote: the remote tier of the partition. Every call raises NotLoadedError if bytes are not in its cache, and
             DamageError if bytes in the store do not match the manifest.
         view_start: the first position of the view, if it is greater than the log start offset.
+        restored: the offsets and commits that restores of the partition have lost; None if it was never restored.
     """
 
-    def __init__(self, remote: RemoteTier, view_start: int = 0) -> None:
-        self._remote = remote
-        self._view_start = view_start
-
-    @property
-    def _start_offset(self) -> int:
-        """The first position in commit order that can be read.
-
-        This is not always the log start offset, which may be less. The log start offset decides which transactions are
-        torn: those that began before it.
-        """
-        return max(self._remote.start_offset, self._view_start)
+    def __init__(self, remote: RemoteTier, view_start: int = 0, restored: Restored | None = None) -> None:
+        super().__init__(StoredLog(remote, restored), [], view_start)
 
     def read(self, start: int, size_max: int) -> Slice:
         """Read whole batches in commit order: at most `size_max` bytes, but at least one batch. The result is empty at
@@ -83,124 +296,30 @@ class StoredOrder:
             if response.end == start:
                 raise
             # The response ends before the damaged batch. The next read raises the error.
-        self._remote.view.finish_read(start, response.end)
+        self._tiers.remote.view.finish_read(start, response.end)
         return response.slice()
-
-    def _assemble(self, response: FetchAssembler) -> None:
-        for index in self._indexes(response.start):
-            for part in extents_from(index, response.start, self._remote.start_offset, response.room):
-                if isinstance(part, ExtentColumns):
-                    has_room = add_stored(response, self._remote, part)
-                else:
-                    has_room = add_stored_run(response, self._remote, part)
-                if not has_room:
-                    return
-
-    def entries(self, start: int, end: int) -> Iterator[Entry]:
-        """Yield the entries of commit indexes with positions in [start, end), without transactions whose beginning was
-        deleted.
-        """
-        for index in self._indexes(start):
-            for place in range(index.place_of(start), len(index)):
-                entry = index[place]
-                if entry.start >= end:
-                    return
-                if not entry.is_torn(self._remote.start_offset):
-                    yield entry
-
-    def transactions(
-        self, start: int, end: int, count_max: int, *, with_outside: bool
-    ) -> list[CommittedRange]:
-        """Return the first transactions with positions in [start, end), in commit order.
-
-        Args:
-            start: the first position.
-            end: the end of the positions, exclusive.
-            count_max: how many to return at most.
-            with_outside: whether to also return runs of records outside transactions.
-        """
-        found = (one.committed for one in self.entries(start, end) if with_outside or not one.is_outside)
-        return list(itertools.islice(found, count_max))
 
     @property
     def latest_sequence(self) -> int:
         """The greatest commit sequence in the store; -1 if there is none."""
-        return self._remote.view.latest_sequence
-
-    def offset_after(self, commit_sequence: int) -> int | None:
-        """Return the start of the first transaction with a greater commit sequence; None if the store has none."""
-        commits = self._remote.view.commits_after(commit_sequence)
-        if commits is None:
-            return None
-        found = RemoteIndex(self._remote.view, commits).offset_after(commit_sequence)
-        # As in `CommitOrder.offset_after`, that transaction may be in a segment that is deleted by now.
-        return max(found or 0, self._start_offset)
+        return self._tiers.remote.view.latest_sequence
 
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention; -1 if there is
         none, and None if it is unknown. All transactions with greater commit sequences are complete, except those that
         `torn_sequence` counts.
         """
-        start = self._start_offset
+        start = self.start_offset
         if start == 0:
             return -1
-        index = next(self._indexes(start), None)
+        index = next(self._tiers.indexes_from(start), None)
         if index is None:
             return None
-        before = next(self._remote.view.commits(index.base_offset - 1), None)
         # The view may begin at the begin of a segment, and the log start be in the segment before.
-        earlier = before.latest_sequence if before and before.base_offset < index.base_offset else None
+        earlier = self._tiers.sequence_before(index)
         known = index.sequence_before(start, earlier)
         if known == -1 and earlier is None and index.base_offset > 0:
             # The segments before the start were deleted together with their commit indexes.
-            first = next((one for one in self.entries(start, 2**63) if not one.is_outside), None)
-            return None if first is None else first.latest_sequence - 1
+            first = next(iter(self.transactions(start, 1)), None)
+            return None if first is None else first.commit_sequence - 1
         return known
-
-    def torn_sequence(self) -> int:
-        """Return the greatest commit sequence of a torn transaction, whose beginning retention has removed; -1 if there
-        is none.
-        """
-        view, start = self._remote.view, self._remote.start_offset
-        with_torn = (one for one in view.commits(start) if one.least_first_offset < start)
-        return max((RemoteIndex(view, one).torn_sequence(start) for one in with_torn), default=-1)
-
-    def at_time(self, timestamp_ms: int, start: int) -> int | None:
-        """Return the first position from `start` on with a commit at this time or later; None if there is none. A
-        record outside transactions counts with its own timestamp.
-        """
-        for commits in self._remote.view.commits(start):
-            if commits.latest_ms < timestamp_ms:
-                continue
-            index = RemoteIndex(self._remote.view, commits)
-            for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
-                entry = index[place]
-                if entry.is_torn(self._remote.start_offset):
-                    continue
-                if not entry.is_outside:
-                    return max(entry.start, start)
-                found = self._outside_at(index.base_offset, timestamp_ms, max(entry.start, start), entry.end)
-                if found is not None:
-                    return found
-        return None
-
-    def _outside_at(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> int | None:
-        """Return the offset of the first record with this time or a later one in a run of batches outside transactions;
-        None if there is none.
-        """
-        at: int | None = start
-        while at is not None:
-            found = self._remote.view.batch_at_time(base_offset, timestamp_ms, at, end)
-            if isinstance(found, tuple):
-                header, batch = found
-                record = find_by_time(batch, timestamp_ms, start)
-                if record is not None:
-                    return record[0]
-                at = header.last_offset + 1
-            else:
-                at = found
-        return None
-
-    def _indexes(self, position: int) -> Iterator[RemoteIndex]:
-        for commits in self._remote.view.commits(position):
-            yield RemoteIndex(self._remote.view, commits)

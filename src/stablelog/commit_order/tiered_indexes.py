@@ -10,9 +10,9 @@ complete, and is read instead.
 """
 
 import contextlib
-import weakref
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
@@ -20,10 +20,32 @@ from stablelog.commit_order.commit_index import CommitIndex
 from stablelog.commit_order.index_rows import IndexRows
 from stablelog.commit_order.remote_index import RemoteIndex
 from stablelog.errors import DamageError, UnavailableError
-from stablelog.log.remote_tier import RemoteCommits, RemoteView
+from stablelog.log.files.restored import Restored
+from stablelog.log.remote_tier import RemoteCommits, RemoteTier
+from stablelog.log.search.source import OFFSET_MAX
+from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
 
 TORN: Final = -1  # stands for the first offset of a transaction whose beginning is not in the local log
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """A log that is only in an object store.
+
+    Attributes:
+        remote: the segments in the store.
+        restored: the offsets and commits that restores of the partition have lost; None if it was never restored.
+        start_offset: the first offset of the local log. It is after all offsets, because there is no local log.
+    """
+
+    remote: RemoteTier
+    restored: Restored | None
+    start_offset: int = OFFSET_MAX
+
+    def segments(self) -> list[Segment]:
+        """Return the local segments: an empty list."""
+        return []
 
 
 class TieredIndexes:
@@ -33,12 +55,12 @@ class TieredIndexes:
     NotLoadedError if bytes of the store are not in the broker's cache.
 
     Args:
-        partition: the partition.
+        partition: the partition. A partition that refers to this object passes a weak reference.
         local: the indexes of the local segments, oldest first. The last one grows.
     """
 
-    def __init__(self, partition: ViewedLog, local: list[CommitIndex]) -> None:
-        self._partition: ViewedLog = weakref.proxy(partition)  # see `CommitOrder`
+    def __init__(self, partition: ViewedLog | StoredLog, local: list[CommitIndex]) -> None:
+        self._partition = partition
         self.local = local
 
     @property
@@ -48,14 +70,14 @@ class TieredIndexes:
         return local_start if remote is None else min(remote.start_offset, local_start)
 
     @property
-    def remote_view(self) -> RemoteView:
-        """The remote segments, for readers in commit order. The partition must have a remote tier."""
+    def remote(self) -> RemoteTier:
+        """The remote tier. The partition must have one."""
         assert self._partition.remote is not None
-        return self._partition.remote.view
+        return self._partition.remote
 
     def is_local(self, base_offset: int) -> bool:
         """Whether the segment with this base offset is on the local disk."""
-        return base_offset >= self.local[0].base_offset
+        return bool(self.local) and base_offset >= self.local[0].base_offset
 
     def place_of(self, position: int) -> int:
         """Return the number of the first local index that ends after a position; the number of the last index if there
@@ -70,7 +92,7 @@ class TieredIndexes:
         local_start = self._partition.start_offset
         if self._partition.remote is None or position >= local_start:
             return
-        for commits in self.remote_view.commits(position):
+        for commits in self.remote.view.commits(position):
             if commits.base_offset >= local_start:
                 return
             yield commits
@@ -78,7 +100,7 @@ class TieredIndexes:
     def indexes_from(self, position: int) -> Iterator[IndexRows]:
         """Yield the indexes in commit order, from the one with this position on."""
         for commits in self.remote_commits(position):
-            yield RemoteIndex(self.remote_view, commits)
+            yield RemoteIndex(self.remote.view, commits)
             position = commits.end_offset
         for place in range(self.place_of(position), len(self.local)):
             yield self.whole_index(self.local[place])
@@ -88,7 +110,7 @@ class TieredIndexes:
         for commits in self.remote_commits(position):
             position = commits.end_offset
             if commits.latest_ms >= time_ms:
-                yield RemoteIndex(self.remote_view, commits)
+                yield RemoteIndex(self.remote.view, commits)
         for place in range(self.place_of(position), len(self.local)):
             if self.local[place].latest_ms >= time_ms:
                 yield self.whole_index(self.local[place])
@@ -98,7 +120,7 @@ class TieredIndexes:
         beginning of a transaction, its copy in the store.
         """
         commits = self._copy_of(index)
-        return index if commits is None else RemoteIndex(self.remote_view, commits)
+        return index if commits is None else RemoteIndex(self.remote.view, commits)
 
     def least_first_offset(self, index: CommitIndex, start: int) -> int:
         """Return the least log offset at which a transaction of a local index begins, of those with positions from
@@ -119,7 +141,7 @@ class TieredIndexes:
         transaction; None if it lacks nothing, or if there is no copy.
         """
         if index.least_first_offset == TORN and self._partition.remote is not None:
-            commits = next(self.remote_view.commits(index.base_offset), None)
+            commits = next(self.remote.view.commits(index.base_offset), None)
             if commits is not None and commits.base_offset == index.base_offset:
                 return commits
         return None
@@ -127,9 +149,9 @@ class TieredIndexes:
     def index_after_sequence(self, commit_sequence: int) -> IndexRows | None:
         """Return the first index whose `latest_sequence` is greater than a commit sequence; None if there is none."""
         if self.log_start < self._partition.start_offset:
-            commits = self.remote_view.commits_after(commit_sequence)
+            commits = self.remote.view.commits_after(commit_sequence)
             if commits is not None and commits.base_offset < self._partition.start_offset:
-                return RemoteIndex(self.remote_view, commits)
+                return RemoteIndex(self.remote.view, commits)
         at = bisect_right(self.local, commit_sequence, key=attrgetter("latest_sequence"))
         return self.whole_index(self.local[at]) if at < len(self.local) else None
 
@@ -142,7 +164,7 @@ class TieredIndexes:
         base = index.base_offset
         found = [one.latest_sequence for one in self.local if one.base_offset < base][-1:]
         if self._partition.remote is not None and base > self.log_start:
-            before = next(self.remote_view.commits(base - 1), None)
+            before = next(self.remote.view.commits(base - 1), None)
             if before is not None and before.base_offset < base:
                 found.append(before.latest_sequence)
         return max(found, default=None)
@@ -155,7 +177,7 @@ class TieredIndexes:
         latest = self.local[-1].latest_sequence
         if self._partition.remote is not None:
             with contextlib.suppress(DamageError, UnavailableError):
-                latest = max(latest, self.remote_view.latest_sequence)
+                latest = max(latest, self.remote.view.latest_sequence)
         return latest
 
     @property

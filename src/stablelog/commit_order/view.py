@@ -14,41 +14,24 @@ Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
 
 import weakref
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from operator import attrgetter
+from collections.abc import Callable
 
-from stablelog.commit_order.extent_lookup import extents_from
-from stablelog.commit_order.extents import ExtentColumns
 from stablelog.commit_order.fetch_assembler import FetchAssembler
 from stablelog.commit_order.first_sequence import FirstSequence
 from stablelog.commit_order.index_builder import IndexBuilder
-from stablelog.commit_order.index_format import CommittedRange, Entry
-from stablelog.commit_order.index_rows import IndexRows
-from stablelog.commit_order.remote_index import RemoteIndex
-from stablelog.commit_order.stored_view import add_stored, add_stored_run
-from stablelog.commit_order.tiered_indexes import TieredIndexes
+from stablelog.commit_order.stored_view import TieredView
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, DiskError, NotLoadedError, OffsetOutOfRangeError, UnprovenError
 from stablelog.log.model import Slice
-from stablelog.log.search.times import (
-    STEP_COUNT_MAX,
-    Batch,
-    Lookup,
-    TimestampedOffset,
-    batches_from_time,
-    look_up_in_steps,
-)
-from stablelog.log.segments.segment import Segment
+from stablelog.log.search.times import Lookup
 from stablelog.log.view import ViewedLog
 
 # How many ends of reads are remembered for each partition. A reader that begins at one of them continues an earlier
 # read.
 SEQUENTIAL_READERS_MAX = 256
-REMOTE_ANSWERS_MAX = 64
 
 
-class CommitOrder:
+class CommitOrder(TieredView):
     """The view of one partition in commit order. `advance` extends it over the batches that have become durable.
 
     Args:
@@ -59,6 +42,7 @@ class CommitOrder:
 
     Attributes:
         indexes: the commit indexes, oldest first. The last one grows.
+        builder: builds the commit indexes.
         first_sequences: the recorded commit sequences before segments that may be the first.
     """
 
@@ -72,38 +56,17 @@ class CommitOrder:
         # A weak reference: the partition refers to its view, and the garbage collector must not be needed to free both
         # (`broker.loop.garbage`). A caller that uses the view holds the partition.
         self._partition: ViewedLog = weakref.proxy(partition)
+        self.builder = IndexBuilder(self._partition, disk, first_sequences)
+        super().__init__(self._partition, self.builder.indexes)
         self.first_sequences = first_sequences
-        self._builder = IndexBuilder(partition, disk, first_sequences)
-        self.indexes = self._builder.indexes
-        self._tiers = TieredIndexes(partition, self.indexes)
         self._read_ends: dict[int, None] = {}  # positions where the last reads have ended, oldest first
-        self._start = 0
-        # Cache of `_torn_sequence`, by the base offset of the index: (log start offset at the last search, number of
-        # entries searched, greatest commit sequence found).
-        self._torn: dict[int, tuple[int, int, int]] = {}
-        # Cache of `torn_sequence`: (log start offset at the last search, end of the remote segments that were searched,
-        # greatest commit sequence found).
-        self._torn_remote = 0, 0, -1
-        # Answers that were found in remote commit indexes, oldest first. A cut of many partitions begins again after
-        # each load, and the cache need not have room for the indexes of all of them.
-        self._remote_answers: dict[tuple[str, int, int], int] = {}
         try:
-            self._builder.load(progress)
+            self.builder.load(progress)
         except BaseException:
             self.close()
             raise
 
     # -- state -------------------------------------------------------------------------------------------------
-
-    @property
-    def start_offset(self) -> int:
-        """The first position that can be read.
-
-        The view leaves out torn transactions: their positions are after this one, but they began before the log start
-        offset. Retention and DeleteRecords tear no transaction; a log that was restored from an object store may have
-        torn ones.
-        """
-        return max(self._start, self._tiers.log_start)
 
     @property
     def end_offset(self) -> int:
@@ -118,11 +81,11 @@ class CommitOrder:
     @property
     def failure(self) -> DiskError | None:
         """The error that has kept the commit index of a sealed segment from being written; None if all are written."""
-        return self._builder.failure
+        return self.builder.failure
 
     def open_record_counts(self) -> dict[int, int]:
         """Return the number of durable records of each open transaction, by producer id."""
-        return {producer_id: one.extents.record_count for producer_id, one in self._builder.open.items()}
+        return {producer_id: one.extents.record_count for producer_id, one in self.builder.open.items()}
 
     def first_needed_offset(self) -> int:
         """Return the first log offset that the view needs: the least one among the start of the view, the offsets at
@@ -132,7 +95,7 @@ class CommitOrder:
         the view count, too.
         """
         start = self.start_offset
-        needed = [start, *(one.first_offset for one in self._builder.open.values())]
+        needed = [start, *(one.first_offset for one in self.builder.open.values())]
         remote = [commits.least_first_offset for commits in self._tiers.remote_commits(start)]
         place = 0 if remote else self._tiers.place_of(start)
         needed += remote
@@ -155,7 +118,7 @@ class CommitOrder:
         """Return the least log offset at which one of these transactions begins: those that are open, and those whose
         markers are at or after `end_offset`. Return `end_offset` if there is none that begins before it.
         """
-        needed = [one.first_offset for one in self._builder.open.values()]
+        needed = [one.first_offset for one in self.builder.open.values()]
         needed += [index.least_first_offset for index in self.indexes if index.base_offset >= end_offset]
         return min([end_offset, *needed])
 
@@ -163,14 +126,10 @@ class CommitOrder:
         """Return the first position, from `position` on, that is not in the middle of a transaction: `position` itself,
         or the position after the transaction that contains it.
         """
-        entry = next(self._entries_from(position), None)
+        entry = next(self.entries_from(position), None)
         if entry is None or entry.is_outside or entry.start >= position:
             return position
         return entry.end
-
-    def sequence_before_segment(self, base_offset: int) -> int:
-        """Return the greatest commit sequence before a local segment; -1 if there is none, or if it is unknown."""
-        return self._builder.sequence_before(base_offset)
 
     # -- changes -----------------------------------------------------------------------------------------------
 
@@ -178,7 +137,7 @@ class CommitOrder:
         """Extend the view over the batches of the log that have become durable. Index files that cannot be written now
         are written later: see `failure`.
         """
-        self._builder.advance()
+        self.builder.advance()
 
     def move_start(self, start_offset: int) -> None:
         """Hide all positions before this one, which must not be in the middle of a transaction."""
@@ -186,12 +145,12 @@ class CommitOrder:
 
     def forget_deleted(self) -> None:
         """Drop the commit indexes of segments that retention has deleted."""
-        for index in self._builder.forget_deleted():
+        for index in self.builder.forget_deleted():
             self._torn.pop(index.base_offset, None)
 
     def close(self) -> None:
         """Close all files."""
-        self._builder.close()
+        self.builder.close()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -226,96 +185,11 @@ class CommitOrder:
             # The response ends before the damaged or unproven batch. The next read begins at this batch and raises the
             # error.
         if self._partition.remote is not None:
-            self._tiers.remote_view.finish_read(start, response.end)
+            self._tiers.remote.view.finish_read(start, response.end)
         self._read_ends[response.end] = None
         if len(self._read_ends) > SEQUENTIAL_READERS_MAX:
             del self._read_ends[next(iter(self._read_ends))]
         return response.slice()
-
-    def _assemble(self, response: FetchAssembler) -> bool:
-        """Add batches in commit order to a response until it is full. Return True if the response has reached the end
-        of the view, so that no batch was left out.
-        """
-        log_start = self._tiers.log_start
-        for index in self._tiers.indexes_from(response.start):
-            for part in extents_from(index, response.start, log_start, response.room):
-                try:
-                    if isinstance(part, ExtentColumns):
-                        has_room = self._add(response, part)
-                    else:
-                        has_room = self._add_outside(response, index, part)
-                except NotLoadedError as missing:
-                    # The cache must have room for the index, too. Otherwise the bytes of the batches would drop it.
-                    raise NotLoadedError(missing.ranges, missing.size + index.loaded_size) from None
-                if not has_room:
-                    return False
-        return True
-
-    def _add(self, response: FetchAssembler, extents: ExtentColumns) -> bool:
-        """Add batches of transactions. Return whether the response has room for more."""
-        if self._tiers.is_local(extents.segment):
-            return response.add_batches(self._segment(extents.segment), extents)
-        assert self._partition.remote is not None
-        return add_stored(response, self._partition.remote, extents)
-
-    def _add_outside(self, response: FetchAssembler, index: IndexRows, entry: Entry) -> bool:
-        """Add a range of batches outside transactions. Return whether the response has room for more."""
-        extent = index.extent(entry.extent_first)
-        if self._tiers.is_local(extent.segment):
-            return response.add_local_run(self._segment(extent.segment), extent, entry)
-        assert self._partition.remote is not None
-        return add_stored_run(response, self._partition.remote, entry)
-
-    def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position with a commit at this time or later. A record outside transactions counts with its
-        own timestamp.
-
-        Returns:
-            A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,
-            leader epoch); None if there is no such commit or record.
-        """
-        return (
-            yield from look_up_in_steps(
-                lambda start: self._look_up_step(timestamp_ms, start), timestamp_ms, lambda: self.start_offset
-            )
-        )
-
-    def _look_up_step(self, timestamp_ms: int, start: int) -> TimestampedOffset | Batch | int | None:
-        """Do one step of a lookup by time.
-
-        Returns:
-            The record, if the step has found it; a batch outside transactions that may contain it; the position where
-            the next step continues; or None if there is no such record.
-        """
-        count = 0
-        for index in self._tiers.indexes_with_time(start, timestamp_ms):
-            for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
-                entry = index[place]
-                if count >= STEP_COUNT_MAX:
-                    # This position is greater than `start`, because the step has already searched an earlier entry.
-                    return entry.start
-                count += 1
-                if entry.is_torn(self._tiers.log_start):
-                    continue
-                if not entry.is_outside:
-                    return max(entry.start, start), entry.latest_ms, entry.leader_epoch
-                if not self._tiers.is_local(index.base_offset):
-                    found = self._tiers.remote_view.batch_at_time(
-                        index.base_offset, timestamp_ms, max(entry.start, start), entry.end
-                    )
-                    if found is not None:
-                        return found
-                    continue
-                segment = self._segment(index.base_offset)
-                for position, header in batches_from_time(segment, timestamp_ms, max(entry.start, start)):
-                    if header.base_offset >= entry.end:
-                        break
-                    if header.max_timestamp >= timestamp_ms:
-                        return Batch(header, segment.batch_at(position, header.size))
-                    if count >= STEP_COUNT_MAX:
-                        return max(header.base_offset, start)
-                    count += 1
-        return None
 
     def look_up_newest(self) -> Lookup:
         """Find the first position of the latest commit.
@@ -331,44 +205,6 @@ class CommitOrder:
         return None if latest_ms < 0 else (yield from self.look_up_time(latest_ms))
 
     # -- commit sequences --------------------------------------------------------------------------------------
-
-    def transactions(self, start: int, count_max: int, *, with_outside: bool = False) -> list[CommittedRange]:
-        """Return the first transactions that end after a position.
-
-        Args:
-            start: the position.
-            count_max: how many transactions to return at most.
-            with_outside: whether to also return ranges of records outside transactions.
-        """
-        found: list[CommittedRange] = []
-        for entry in self._entries_from(max(start, self.start_offset)):
-            if (entry.is_outside and not with_outside) or entry.is_torn(self._tiers.log_start):
-                continue
-            if len(found) == count_max:
-                break
-            found.append(entry.committed)
-        return found
-
-    def offset_after(self, commit_sequence: int) -> int:
-        """Return the start of the first transaction with a greater commit sequence; the view's end if there is none.
-        Records outside transactions before this position count as earlier than the transaction.
-        """
-        key = "offset_after", commit_sequence, self.start_offset
-        if key in self._remote_answers:
-            return self._remote_answers[key]
-        index = self._tiers.index_after_sequence(commit_sequence)
-        if index is None:
-            return self.end_offset
-        # `latest_sequence` also counts earlier segments. If the index has no entry with a greater sequence, the
-        # transaction with that sequence was in a segment that is deleted by now.
-        found = max(index.offset_after(commit_sequence) or 0, self.start_offset)
-        return self._cache_answer(key, found) if index.loaded_size else found
-
-    def _cache_answer(self, key: tuple[str, int, int], answer: int) -> int:
-        self._remote_answers[key] = answer
-        if len(self._remote_answers) > REMOTE_ANSWERS_MAX:
-            del self._remote_answers[next(iter(self._remote_answers))]
-        return answer
 
     def removed_sequence(self) -> int | None:
         """Return the greatest commit sequence of a transaction that may have lost records to retention. All
@@ -390,25 +226,6 @@ class CommitOrder:
         found = max(known, self.torn_sequence())
         return None if found == -1 and not is_log_whole else found
 
-    def torn_sequence(self) -> int:
-        """Return the greatest commit sequence of a torn transaction, one that has lost its beginning to retention or a
-        part to the loss of a disk; -1 if there is none. The view leaves out all torn transactions.
-        """
-        restored = self._partition.restored
-        lost = -1 if restored is None else restored.torn_sequence
-        log_start = self._tiers.log_start
-        searched_start, end, found = self._torn_remote
-        if searched_start != log_start:
-            end, found = log_start, -1
-        for commits in self._tiers.remote_commits(end):
-            if commits.least_first_offset < log_start:
-                found = max(found, self._torn_sequence(RemoteIndex(self._tiers.remote_view, commits)))
-            end = commits.end_offset
-        self._torn_remote = log_start, end, found
-        return max(
-            [lost, found, *(self._torn_sequence(self._tiers.whole_index(index)) for index in self.indexes)]
-        )
-
     def _sequence_before(self, position: int) -> int:
         """Return the greatest commit sequence before a position; -1 if there is none, or if it is unknown."""
         key = "sequence_before", position, self.start_offset
@@ -416,34 +233,4 @@ class CommitOrder:
             return self._remote_answers[key]
         index = next(self._tiers.indexes_from(position))
         found = index.sequence_before(position, self._tiers.sequence_before(index))
-        return self._cache_answer(key, found) if index.loaded_size else found
-
-    def _torn_sequence(self, index: IndexRows) -> int:
-        """Return the greatest commit sequence of the torn transactions in one commit index; -1 if there are none.
-
-        The index may have a million entries, so each call searches only the entries that were added since the last
-        call.
-        """
-        log_start = self._tiers.log_start
-        if index.least_first_offset >= log_start:
-            return -1
-        searched_start, done, found = self._torn.get(index.base_offset, (log_start, 0, -1))
-        if searched_start != log_start:
-            done = 0
-        found = max(found, index.torn_sequence(log_start, done))
-        self._torn[index.base_offset] = log_start, len(index), found
-        return found
-
-    # -- entries by position -----------------------------------------------------------------------------------
-
-    def _entries_from(self, position: int) -> Iterator[Entry]:
-        """Yield, in commit order, the entries of all commit indexes that end after a position."""
-        for index in self._tiers.indexes_from(position):
-            for place in range(index.place_of(position), len(index)):
-                yield index[place]
-
-    def _segment(self, base_offset: int) -> Segment:
-        segments = self._partition.segments()
-        segment = segments[bisect_left(segments, base_offset, key=attrgetter("base_offset"))]
-        assert segment.base_offset == base_offset, "an extent is in a segment that exists"
-        return segment
+        return self._cache_answer(key, index, found)

@@ -44,7 +44,7 @@ def commits_between(
         StoreError: the store does not answer, or rejects a request.
         DamageError: a commit index is damaged.
     """
-    found = order.transactions(max(offset, start), end, count_max, with_outside=with_outside)
+    found = order.transactions(max(offset, start), count_max, with_outside=with_outside, end=end)
     return Commits(None, start, end, tuple(Commit(*one) for one in found))
 
 
@@ -61,18 +61,10 @@ def last_complete_sequence(stored: TieredPartition) -> int:
     return max(latest, found_by_restore)
 
 
-def torn_sequence(stored: TieredPartition) -> int:
-    """Return the greatest commit sequence of a transaction that has lost some of its records in this partition, by
-    retention or in a restore; -1 if there is none. Raises StoreError and DamageError.
-    """
-    left_by_restore = NONE if stored.restored is None else stored.restored.torn_sequence
-    return max(stored.order.torn_sequence(), left_by_restore)
-
-
 def _removed(stored: TieredPartition, torn: int) -> int:
     """Return the greatest commit sequence of a transaction that may have lost records in this partition, as the
     broker's API DescribeCut reports it. Return NONE if there is no such transaction, and NOT_KNOWN if the store does
-    not tell. `torn` is the result of `torn_sequence`.
+    not tell. `torn` is the result of `StoredOrder.torn_sequence`.
     """
     found = stored.order.removed_sequence()
     return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
@@ -114,7 +106,7 @@ class StoredCuts:
         if commit_sequence == RESOLVED:
             self._tell(last, max(ends.values()), behind)
             commit_sequence = last
-        torn = {place: torn_sequence(stored) for place, stored in partitions.items()}
+        torn = {place: stored.order.torn_sequence() for place, stored in partitions.items()}
         return Cut(
             group,
             commit_sequence,

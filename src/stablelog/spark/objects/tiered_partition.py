@@ -132,7 +132,7 @@ class TieredPartition:
     @cached_property
     def order(self) -> StoredOrder:
         """The partition in commit order. The topic must be commit-ordered."""
-        return StoredOrder(self._remote, self.start_offset)
+        return StoredOrder(self._remote, self.start_offset, self.restored)
 
     @property
     def start_offset(self) -> int:
@@ -290,8 +290,7 @@ class TieredPartition:
         """Return the position of the first transaction with a greater commit sequence; the end offset if there is none.
         Raises StoreError and DamageError.
         """
-        found = self.order.offset_after(commit_sequence)
-        return self.end_offset if found is None else found
+        return self.order.offset_after(commit_sequence)
 
     def at_time(self, timestamp_ms: int) -> int | None:
         """Return the offset of the first record with this timestamp or a later one; None if there is none. It may be
@@ -299,7 +298,7 @@ class TieredPartition:
         """
         # What a lookup loads is not needed again.
         remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))
-        if self.is_in_commit_order:
-            return StoredOrder(remote).at_time(timestamp_ms, self.start_offset)
-        found = run_lookup(remote.look_up_time(timestamp_ms))
+        order = StoredOrder(remote, self.start_offset)
+        look_up = order.look_up_time if self.is_in_commit_order else remote.look_up_time
+        found = run_lookup(look_up(timestamp_ms))
         return None if found is None else found[0]
