@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import re
 import shutil
 import sys
 from pathlib import Path, PurePath
@@ -37,6 +38,23 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist reports to the controller
         config.pluginmanager.register(Durations(config.getoption("minutes_limit")), "durations")
+
+
+# What makes a test one of `make test-all`: see `pytest_collection_modifyitems`.
+MAKES_EXTENDED = re.compile(r"\bmark\.(?:extended|sampled|java)\b")
+ALL_EXTENDED = re.compile(r"^pytestmark = .*\bmark\.(?:extended|java)\b", re.M)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out the modules of which `make test` or `make test-all` runs no test: each worker would import them."""
+    if collection_path.suffix != ".py" or config.option.markexpr not in ("extended", "not extended"):
+        return None
+    text = collection_path.read_text()
+    if config.option.markexpr == "extended":
+        is_left_out = MAKES_EXTENDED.search(text) is None
+    else:
+        is_left_out = ALL_EXTENDED.search(text) is not None
+    return is_left_out or None  # None: the next hook decides
 
 
 def pytest_xdist_auto_num_workers():

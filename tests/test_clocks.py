@@ -36,18 +36,17 @@ def uses(tree):
     """The clocks that a module reads."""
     for node in ast.walk(tree):
         called = node.func if isinstance(node, ast.Call) else node
-        if isinstance(called, ast.Name):
-            name, owner = called.id, ""
-        elif isinstance(called, ast.Attribute):
-            name, owner = called.attr, ast.unparse(called.value)
-        else:
+        if not isinstance(called, ast.Name | ast.Attribute):
             continue
-        name = name.removeprefix("_")
+        name = (called.id if isinstance(called, ast.Name) else called.attr).removeprefix("_")
+        if name != "time" and name not in CLOCKS:
+            continue
+        owner = "" if isinstance(called, ast.Name) else ast.unparse(called.value)
         if name == "time" and isinstance(node, ast.Call) and owner and not node.args:
             yield "wall clock" if owner == "time" else "steady clock"
         elif name == "now" and owner not in ("datetime", "datetime.datetime"):
             continue
-        elif name in CLOCKS and (isinstance(node, ast.Call) or owner == "time" or name == "st_mtime"):
+        elif name != "time" and (isinstance(node, ast.Call) or owner == "time" or name == "st_mtime"):
             yield CLOCKS[name]
 
 

@@ -145,6 +145,7 @@ class Reader(threading.Thread):
                 self.failures[type(failure).__name__] += 1
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(2 * PATIENCE_S + 180 + 12 * KILLS)
 def test_kills_tear_no_transaction_at_any_cut(tmp_path):
     chance = randomness(KILLS)

@@ -29,7 +29,7 @@ from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, aborted_in
 
-HISTORIES = int(os.environ.get("STABLELOG_HISTORIES", "150"))
+HISTORIES = int(os.environ.get("STABLELOG_HISTORIES", "60"))
 STEPS = 40
 HOUR_MS = 3_600_000
 PRODUCERS = st.integers(1, 4)

@@ -25,18 +25,21 @@ from tests.mutants.runs import PACKAGE, ROOT, SOURCES, Run
 ROWS_MIN = 60
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.says)
-def test_a_rule_names_what_is_there(rule):
-    mutated = rule.mutated()  # its errors say what to write
-    assert rule.new != rule.old
-    assert compiles(mutated), "a mutant that does not compile is caught by every test"
-    path = rule.test.partition("::")[0]
-    for words in ("tests/chaos", "tests/clients", "tests/java", "tests/spark/test_"):
-        assert not path.startswith(words), (
-            "a test of a rule is quick, and starts no Spark and no other client"
-        )
+SLOW = ("tests/chaos", "tests/clients", "tests/java", "tests/spark/test_")
 
 
+def test_each_rule_names_what_is_there(subtests):
+    for rule in RULES:
+        with subtests.test(rule.says):
+            mutated = rule.mutated()  # its errors say what to write
+            assert rule.new != rule.old
+            assert compiles(mutated), "a mutant that does not compile is caught by every test"
+            assert not rule.test.startswith(SLOW), (
+                "a test of a rule is quick, and starts no Spark and no other client"
+            )
+
+
+@pytest.mark.extended
 def test_every_rule_names_a_test_that_is_collected(request):
     """By this run, if it is of all tests; otherwise by another one."""
     groups = re.compile(r"@[^@\]]*$")  # what pytest-xdist adds to an id

@@ -20,7 +20,7 @@ from stablelog.tier.names import ChainName
 from tests.tier.chain_world import PARTITION, World, lost_rows
 
 SEEDS = int(os.environ.get("STABLELOG_CHAIN_SEEDS", "150"))  # those behind the first block by night
-BLOCK = 50
+BLOCK = 20
 NONCES = [bytes([number]) * 16 for number in range(10)]
 
 

@@ -126,7 +126,7 @@ def vars_of(config):
     return {name: getattr(config, name) for name in config.__slots__}
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(WORDS, st.sampled_from([1, 200, 1 << 20]))
 def test_a_read_committed_consumer_gets_the_same_records_from_every_offset(words, size_max):
     History([*words, "roll", "copy", "drop"]).check(size_max)

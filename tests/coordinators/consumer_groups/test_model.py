@@ -574,6 +574,6 @@ def pending_values(coordinator: GroupCoordinator) -> Any:
 
 
 TestOffsetsLife = OffsetsLife.TestCase
-TestOffsetsLife.settings = settings(max_examples=examples(120), stateful_step_count=30, deadline=None)
+TestOffsetsLife.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestGroupLife = GroupLife.TestCase
-TestGroupLife.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
+TestGroupLife.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -190,7 +190,7 @@ def kafka_steps_of(numbers: list[int]) -> int:
     return len(numbers) // 4
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(1, 60), st.randoms(use_true_random=False))
 def test_a_takeover_carries_out_what_kafka_had_decided_and_nothing_else(
     steps: int, chance: random.Random
