@@ -326,8 +326,9 @@ def plan_markers(
             outcomes.append(Appended(-1, -1, -1, duplicate=True))
             continue
         positions = 0
-        if config.is_commit_ordered and write.marker.type is MarkerType.COMMIT:
-            positions = producers.open_record_count(write.producer_id)
+        txn = producers.open_transaction(write.producer_id)
+        if txn is not None and config.is_commit_ordered and write.marker.type is MarkerType.COMMIT:
+            positions = txn.txn_record_count
         batch = encode_marker(
             write.marker,
             base_offset=offset,

@@ -86,7 +86,7 @@ class LogCompaction:
             partition.directory,
             summaries,
             spanning=segments.aborted(end_offset, end_offset),
-            last_batch=partition.log.producers.last_batches(),
+            producers=partition.log.producers.packed_copy(),
             first_dirty_offset=max(self.first_dirty_offset, partition.start_offset),
             config=partition.config,
             now_ms=now_ms,

@@ -165,9 +165,7 @@ class Partition:
         """
         if self.view is not None:
             return self.view.end_offset
-        unstable = self.log.producers.first_unstable_offset()
-        stable = self.high_watermark if unstable is None else min(unstable, self.high_watermark)
-        return max(stable, self.start_offset)
+        return max(self.log.producers.first_unstable_offset(self.high_watermark), self.start_offset)
 
     def visible_end(self, isolation: Isolation) -> int:
         """Return the end of the offsets that a reader of this isolation level may read, exclusive."""

@@ -123,8 +123,7 @@ class RecordDeletion:
         if view is not None:
             view.advance()
             return self._move_view_start(start_offset)
-        first_open = self._partition.log.producers.first_unstable_offset()
-        return start_offset if first_open is None else min(start_offset, first_open)
+        return self._partition.log.producers.first_unstable_offset(start_offset)
 
     # -- retention ---------------------------------------------------------------------------------------------
 

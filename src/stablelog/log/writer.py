@@ -164,18 +164,13 @@ class LogWriter:
         active.growing.write_files()
         fresh = GrowingSegment.create(self._disk, SegmentName.of(self._directory, active.end_offset))
         fresh.created_ms = now_ms
-        sealed = active.seal(self._decided_end(), self._open_files)
+        sealed = active.seal(self.producers.first_open_offset(active.end_offset), self._open_files)
         self.segments.roll(sealed, fresh)
         self._pending_sync.names_changed = True
         # The snapshot is written before the summary: once retention has deleted the segment, only the snapshot has the
         # transactions that began in it.
         self._snapshot()
         self._pending_sync.add_files({sealed.path(SUMMARY): sealed.summary.encode()})
-
-    def _decided_end(self) -> int:
-        """Return the first offset of the oldest open transaction; the log's end if no transaction is open."""
-        first_open = self.producers.first_open_offset()
-        return self.segments.active.end_offset if first_open is None else first_open
 
     # -- snapshots ---------------------------------------------------------------------------------------------
 
@@ -189,7 +184,8 @@ class LogWriter:
         self._snapshot()
 
     def _snapshot(self) -> None:
-        progress = self.segments.active.make_summary(self._decided_end())
+        active = self.segments.active
+        progress = active.make_summary(self.producers.first_open_offset(active.end_offset))
         self._pending_sync.add_files(self._snapshots.make_snapshot(self.producers, progress))
 
     def lacks_snapshot(self) -> bool:

@@ -219,7 +219,7 @@ def test_what_is_open_at_a_checkpoint_is_repeated_in_its_transaction(monkeypatch
         assert {header.producer_epoch for header in headers if header.is_transactional} == {4}
         write = MarkerWrite(1, 4, Marker(MarkerType.COMMIT, 0))
         desk.log.partition.append_markers([write], now_ms=desk.log.now_ms)
-        assert desk.log.partition.producer_state.first_open_offset() is None
+        assert desk.log.partition.producer_state.first_open_offset(-1) == -1
 
     at_work(conversation)
 

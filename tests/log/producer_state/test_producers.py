@@ -593,9 +593,9 @@ def test_compaction_is_told_the_last_of_several_batches_of_a_producer():
     log = Log()
     for _ in range(3):
         log.append(1, transactional=False)
-    last_batch = log.partition.log.producers.last_batches()
-    assert last_batch(1).last_offset == 2
-    assert last_batch(2) is None
+    producers = log.partition.log.producers.packed_copy()
+    assert producers.get(1).last_offset == 2
+    assert producers.get(2) is None
 
 
 def header(producer_id, sequence, base_offset, *, count=1, transactional=True):
@@ -622,7 +622,7 @@ def test_counts_of_open_transactions_replace_what_was_counted_and_nothing_else(i
     producers.set_open_record_counts({1: 7, 3: 9})
     producers.apply_batch(header(1, 4, 50), None, NOW_MS + 1)
     after = {one.producer_id: one for one in producers}
-    assert [producers.open_record_count(one) for one in (1, 2, 3)] == [8, 4, 9]
+    assert [producers.open_transaction(one).txn_record_count for one in (1, 2, 3)] == [8, 4, 9]
     assert [after[one].txn_record_count for one in (1, 2, 3)] == [8, 4, 9]
     assert after[2] == before[2]
     assert after[3].batches == before[3].batches
@@ -650,5 +650,6 @@ def test_the_first_unstable_offset_is_the_least_of_all_that_is_open_or_not_durab
             high_watermark = chance.randint(high_watermark, offset)
             producers.move_high_watermark(high_watermark)
         undecided = [*opened.values(), *(first for at, first in ended if at >= high_watermark)]
-        assert producers.first_unstable_offset() == min(undecided, default=None)
-        assert producers.first_open_offset() == min(opened.values(), default=None)
+        for end in (offset, high_watermark):
+            assert producers.first_unstable_offset(end) == min([*undecided, end])
+            assert producers.first_open_offset(end) == min(opened.values(), default=end)

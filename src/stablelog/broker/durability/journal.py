@@ -399,10 +399,10 @@ class Journal:
                 if producer_id is None:
                     batches.append(encode_batch(self._records(entries)))
                     continue
-                epoch = self.partition.producer_state.open_epoch(producer_id)
+                txn = self.partition.producer_state.open_transaction(producer_id)
                 # A transaction that Apache Kafka has begun can have its offsets in a partition that is never trimmed.
-                if epoch is not None:
-                    batches.append(self._transactional(entries, producer_id, epoch))
+                if txn is not None:
+                    batches.append(self._transactional(entries, producer_id, txn.producer_epoch))
         return batches
 
     def _log_untrimmed(self) -> None:

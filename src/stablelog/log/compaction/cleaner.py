@@ -6,7 +6,7 @@ ones.
 Source: Kafka's log cleaner.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from stablelog.batch.header import BatchHeader
@@ -23,7 +23,7 @@ from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig
-from stablelog.log.producer_state.producer import LastBatch
+from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.segments.growing_segment import GrowingSegment
 
 
@@ -35,8 +35,7 @@ class Compaction(Pass):
         directory: the partition's directory.
         summaries: the summaries of the segments that the pass may rewrite, beginning with the first segment of the log.
         spanning: the aborted transactions that began in these segments and whose abort markers are in later ones.
-        last_batch: returns the last batch of a producer, by producer id; None if the partition has no state of the
-            producer.
+        producers: the producer state of the log, with the last batch of each producer.
         first_dirty_offset: the first offset that was not compacted before.
         config: the partition's settings.
         now_ms: the time of the broker's clock.
@@ -53,7 +52,7 @@ class Compaction(Pass):
         summaries: Sequence[Summary],
         *,
         spanning: Sequence[AbortedTxn],
-        last_batch: Callable[[int], LastBatch | None],
+        producers: ProducerTable,
         first_dirty_offset: int,
         config: LogConfig,
         now_ms: int,
@@ -62,7 +61,7 @@ class Compaction(Pass):
         super().__init__(disk, directory, summaries, index_interval=config.index_interval_bytes)
         self.key_count = 0
         self._spanning = spanning
-        self._last_batch = last_batch
+        self._producers = producers
         self._config = config
         self._now_ms = now_ms
         self._latest = LatestOffsets(max(first_dirty_offset, summaries[0].base_offset), key_count_max)
@@ -87,7 +86,7 @@ class Compaction(Pass):
         rules = Rules(
             self._latest,
             self._new_walk(),
-            self._last_batch,
+            self._producers,
             now_ms=self._now_ms,
             delete_retention_ms=self._config.delete_retention_ms,
         )

@@ -17,7 +17,7 @@ Source: Kafka's log cleaner, KIP-534; docs/formats.md, "Compacted segments".
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig
-from stablelog.log.producer_state.producer import LastBatch
+from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 # In memory, a key of more than 15 bytes is replaced by its digest of 16 bytes. A key of at most 15 bytes is kept as it
@@ -195,15 +195,14 @@ class Rules:
     Attributes:
         latest: the latest offset of each key, from the first reading.
         walk: the state of transactions in the second reading.
-        last_batch: returns the last batch of a producer, by producer id; None if the partition has no state of the
-            producer.
+        producers: the producer state of the log, with the last batch of each producer.
         now_ms: the time of the broker's clock.
         delete_retention_ms: how long tombstones stay. A new delete horizon is `now_ms` plus this time.
     """
 
     latest: LatestOffsets
     walk: TransactionWalk
-    last_batch: Callable[[int], LastBatch | None]
+    producers: ProducerTable
     now_ms: int
     delete_retention_ms: int
 
@@ -234,7 +233,7 @@ class Rules:
             staying = [record for record in records if self._stays(record, header)]
             if staying:
                 return self._with(header, batch, staying)
-        last = self.last_batch(header.producer_id) if header.has_producer else None
+        last = self.producers.get(header.producer_id) if header.has_producer else None
         if last is not None and last.last_offset == header.last_offset:
             return Kept(without_records(header) if header.record_count else batch)
         return Kept(None)
@@ -265,7 +264,7 @@ class Rules:
         """Whether the log has nothing else of the producer's current epoch than this marker. If so, the marker stays,
         because without it the epoch would be lost.
         """
-        last = self.last_batch(header.producer_id)
+        last = self.producers.get(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch
 
 

@@ -61,11 +61,7 @@ class ProducerEntry:
         """The last sequence number of the producer; -1 if it has written no batch in this producer epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
-
-class LastBatch(NamedTuple):
-    """The last batch of a producer, which compaction must keep. `last_offset` is that of the producer's last data
-    batch; None if the log has only a marker of the producer's current epoch.
-    """
-
-    producer_epoch: int
-    last_offset: int | None
+    @property
+    def last_offset(self) -> int | None:
+        """The last offset of the producer's last data batch; None if it has written no batch in this producer epoch."""
+        return self.batches[-1].last_offset if self.batches else None

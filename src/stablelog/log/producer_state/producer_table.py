@@ -19,7 +19,6 @@ from stablelog.errors import DamageError
 from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, ProducerEntry
 
 BLOCK_COUNT_MAX: Final = 32
-NEVER_MS: Final = 2**63 - 1  # stands for no time: greater than any time
 
 SNAPSHOT_ENTRY: Final = struct.Struct(
     ">"
@@ -53,20 +52,16 @@ NO_BATCH: Final = KeptBatch(NO_SEQUENCE, -1, 0, -1)
 _KINDS: Final = bytes(batches | txn for txn in (0, OPEN) for batches in range(BATCHES_KEPT + 1))
 
 
-def _rest_size(kind: int) -> int:
-    """Return the size in bytes of the last part of a packed producer. It depends on the producer's kind (the byte
-    described at `OPEN`).
-    """
-    batches = kind & ~OPEN
-    size = TIMESTAMP.size + (batches - 1) * BATCH_ROW.size if batches else 0
-    return size + (TXN_ROW.size if kind & OPEN else 0)
-
-
 # By the number of kept batches of a producer: the format of the last batch's timestamp, followed by the other batches.
 _BATCHES: Final = [
-    struct.Struct(TIMESTAMP.format + BATCH_ROW.format[1:] * (count - 1)) for count in range(BATCHES_KEPT + 1)
+    struct.Struct(">"),
+    *(struct.Struct(TIMESTAMP.format + BATCH_ROW.format[1:] * others) for others in range(BATCHES_KEPT)),
 ]
-_REST_SIZES: Final = bytes(_rest_size(kind) if kind in _KINDS else 0 for kind in range(256))
+# By kind: the size in bytes of the last part of a packed producer. It is 0 for a kind that no producer has.
+_REST_SIZES: Final = bytes(
+    _BATCHES[kind & ~OPEN].size + (TXN_ROW.size if kind & OPEN else 0) if kind in _KINDS else 0
+    for kind in range(256)
+)
 _IDS: Final = [
     struct.Struct(">" + f"q{SNAPSHOT_ENTRY.size - 8}x" * count) for count in range(BLOCK_COUNT_MAX + 1)
 ]
@@ -112,10 +107,9 @@ def _unpack(row: _Row) -> ProducerEntry:
     )
     (used_ms,) = TIMESTAMP.unpack(used)
     producer = ProducerEntry(producer_id, epoch, coordinator_epoch, [], used_ms, timestamp, txn_first)
-    count, at = kind & ~OPEN, 0
-    if count:
+    at = _BATCHES[kind & ~OPEN].size
+    if at:
         (last_timestamp,) = TIMESTAMP.unpack_from(rest)
-        at = TIMESTAMP.size + (count - 1) * BATCH_ROW.size
         producer.batches = list(map(KeptBatch._make, BATCH_ROW.iter_unpack(rest[TIMESTAMP.size : at])))
         producer.batches.append(KeptBatch(sequence, offset, delta, last_timestamp))
     if kind & OPEN:
@@ -226,32 +220,22 @@ def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
     )
 
 
-def _least_used(block: bytes) -> int:
-    """Return the earliest time of last use among the producers of a block. Producers with an open transaction do not
-    count, because they cannot expire. The result is NEVER_MS if the block has no other producer.
-    """
-    used = _used(block)
-    kinds = _kinds(block)
-    if max(kinds) < OPEN:
-        return min(used)
-    return min((time for time, kind in zip(used, kinds, strict=True) if kind < OPEN), default=NEVER_MS)
-
-
 def _without_unused(block: bytes, used_before_ms: int) -> bytes:
     """Return a block without the producers that have expired: last used before `used_before_ms`, and without an open
     transaction. The result is empty if no producer is left.
     """
-    times, kinds = _used(block), _kinds(block)
-    if max(times) < used_before_ms and max(kinds) < OPEN:
-        return b""
-    kept = [
-        row
-        for row, used_ms in zip(_rows(block), times, strict=True)
-        if row.kind >= OPEN or used_ms >= used_before_ms
-    ]
-    if len(kept) == len(times):
+    times = _used(block)
+    if min(times) >= used_before_ms:
         return block
-    return _block(kept) if kept else b""
+    if max(times) < used_before_ms and max(_kinds(block)) < OPEN:
+        return b""
+    return _block(
+        [
+            row
+            for row, used_ms in zip(_rows(block), times, strict=True)
+            if row.kind >= OPEN or used_ms >= used_before_ms
+        ]
+    )
 
 
 class ProducerTable:
@@ -261,8 +245,6 @@ class ProducerTable:
         # The least producer id of each block of packed producers. An id below all of these belongs to the first block.
         self._firsts = array("q")
         self._blocks: list[bytes] = []
-        # For each block, a lower bound of the times when its producers without an open transaction were last used.
-        self._used_since = array("q")
         self._count = 0
 
     def __len__(self) -> int:
@@ -271,8 +253,7 @@ class ProducerTable:
     def __iter__(self) -> Iterator[ProducerEntry]:
         """Yield a copy of each producer's state, in the order of the producer ids."""
         for block in self._blocks:
-            for row in _rows(block):
-                yield _unpack(row)
+            yield from map(_unpack, _rows(block))
 
     @property
     def size(self) -> int:
@@ -284,144 +265,85 @@ class ProducerTable:
         copied = ProducerTable()
         copied._firsts = self._firsts[:]
         copied._blocks = self._blocks[:]
-        copied._used_since = self._used_since[:]
         copied._count = self._count
         return copied
 
-    def _place_of(self, producer_id: int) -> int:
-        return max(bisect_right(self._firsts, producer_id) - 1, 0)
+    def _find(self, producer_id: int) -> tuple[int, int, bool]:
+        """Find the place of a producer: the number of its block, its number in this block, and whether it is there.
+        Numbers begin at 0.
+        """
+        at = max(bisect_right(self._firsts, producer_id) - 1, 0)
+        ids = _ids(self._blocks[at]) if self._blocks else ()
+        place = bisect_left(ids, producer_id)
+        return at, place, place < len(ids) and ids[place] == producer_id
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         """Return a copy of a producer's state; None if the table does not have the producer."""
-        if not self._blocks:
-            return None
-        block = self._blocks[self._place_of(producer_id)]
-        ids = _ids(block)
-        place = bisect_left(ids, producer_id)
-        if place == len(ids) or ids[place] != producer_id:
-            return None
-        return _unpack(next(_rows(block, place)))
+        at, place, is_there = self._find(producer_id)
+        return _unpack(next(_rows(self._blocks[at], place))) if is_there else None
 
     def greatest_id(self, at_most: int) -> int:
         """Return the greatest producer id up to `at_most`; -1 if there is none."""
-        if not self._blocks:
-            return -1
-        ids = _ids(self._blocks[self._place_of(at_most)])
-        place = bisect_right(ids, at_most)
-        return ids[place - 1] if place else -1
+        at, place, is_there = self._find(at_most)
+        if is_there:
+            return at_most
+        return _ids(self._blocks[at])[place - 1] if place else -1
 
     def put(self, producer: ProducerEntry) -> None:
         """Store the current state of a producer, in place of an earlier state."""
-        row = _pack(producer)
-        used_ms = producer.used_ms if row.kind < OPEN else NEVER_MS
-        if not self._blocks:
-            self._insert_block(0, _block([row]))
-            self._count = 1
-            return
-        at = self._place_of(producer.producer_id)
-        block = self._blocks[at]
-        ids = _ids(block)
-        place = bisect_left(ids, producer.producer_id)
-        if place < len(ids) and ids[place] == producer.producer_id:
-            self._blocks[at] = _spliced(block, place, row, replaced=1)
+        row, blocks = _pack(producer), self._blocks
+        at, place, is_there = self._find(producer.producer_id)
+        self._count += not is_there
+        if is_there or (blocks and blocks[at][0] < BLOCK_COUNT_MAX):
+            blocks[at] = _spliced(blocks[at], place, row, replaced=int(is_there))
+        elif not blocks or (place == BLOCK_COUNT_MAX and at == len(blocks) - 1):
+            # The new producer id is the greatest. Its producer begins a new block, so that the full last block is not
+            # divided.
+            self._insert_block(len(blocks), _block([row]))
         else:
-            self._count += 1
-            if len(ids) == BLOCK_COUNT_MAX:
-                if place == BLOCK_COUNT_MAX and at == len(self._blocks) - 1:
-                    # The new producer id is the greatest. Its producer begins a new block, so that the full last block
-                    # is not divided.
-                    self._insert_block(at + 1, _block([row]))
-                    return
-                rows = list(_rows(block))
-                rows.insert(place, row)
-                half = BLOCK_COUNT_MAX // 2
-                del self._firsts[at], self._blocks[at], self._used_since[at]
-                self._insert_block(at, _block(rows[half:]))
-                self._insert_block(at, _block(rows[:half]))
-                return
-            self._blocks[at] = _spliced(block, place, row, replaced=0)
-        self._used_since[at] = min(self._used_since[at], used_ms)
+            rows = list(_rows(blocks[at]))
+            rows.insert(place, row)
+            half = BLOCK_COUNT_MAX // 2
+            blocks[at] = _block(rows[:half])
+            self._insert_block(at + 1, _block(rows[half:]))
 
     def _insert_block(self, at: int, block: bytes) -> None:
         self._blocks.insert(at, block)
         self._firsts.insert(at, _ids(block)[0])
-        self._used_since.insert(at, _least_used(block))
 
-    def remove_unused(self, used_before_ms: int, block_count_max: int) -> tuple[int, bool]:
+    def remove_unused(self, used_before_ms: int, first: int, block_count_max: int) -> tuple[int, int]:
         """Remove the producers that were last used before a time and have no open transaction.
 
         Args:
             used_before_ms: the time, by the broker's clock.
+            first: the number of the first block that this call examines, counted from 0.
             block_count_max: how many blocks, of up to 32 producers each, this call may examine.
 
         Returns:
-            How many producers were removed, and whether another call is needed for further blocks.
+            How many producers were removed, and the number of the first block that was not examined. A later call
+            continues there, also if producers were stored meanwhile: new blocks move the others only to later places.
         """
-        removed, emptied, more = 0, False, False
-        for at, since_ms in enumerate(self._used_since):
-            if since_ms >= used_before_ms:
-                continue
-            if not block_count_max:
-                more = True
-                break
-            block_count_max -= 1
-            block = self._blocks[at]
-            kept = _without_unused(block, used_before_ms)
-            removed += block[0] - (kept[0] if kept else 0)
-            self._blocks[at] = kept
-            if kept:
-                self._firsts[at] = _ids(kept)[0]
-                self._used_since[at] = _least_used(kept)
-            else:
-                emptied = True
-        self._count -= removed
-        if emptied:
-            self._drop_empty_blocks()
-        return removed, more
-
-    def _drop_empty_blocks(self) -> None:
-        blocks = self._blocks
-        self._firsts = array("q", [first for first, block in zip(self._firsts, blocks, strict=True) if block])
-        self._used_since = array(
-            "q", [since for since, block in zip(self._used_since, blocks, strict=True) if block]
-        )
-        self._blocks = [block for block in blocks if block]
+        examined = slice(first, first + block_count_max)
+        count = self._count
+        kept = []
+        for block in self._blocks[examined]:
+            rest = _without_unused(block, used_before_ms)
+            self._count += (rest[0] if rest else 0) - block[0]
+            if rest:
+                kept.append(rest)
+        self._blocks[examined] = kept
+        self._firsts[examined] = array("q", [_ids(block)[0] for block in kept])
+        return count - self._count, first + len(kept)
 
     # -- all producers -----------------------------------------------------------------------------------------
 
     @classmethod
     def from_producers(cls, producers: Iterable[ProducerEntry]) -> "ProducerTable":
-        """Make a table of these producers. If several have the same id, the last one counts. This is fastest for
-        producers in the order of their ids.
-        """
+        """Make a table of these producers. If several have the same id, the last one counts."""
         self = cls()
-        rows: list[_Row] = []
-        last_id: int | None = None
         for producer in producers:
-            if last_id is not None and producer.producer_id <= last_id:
-                self._append_rows(rows)
-                rows = []
-                self.put(producer)
-                last_id = self._last_id()
-                continue
-            rows.append(_pack(producer))
-            last_id = producer.producer_id
-            if len(rows) == BLOCK_COUNT_MAX:
-                self._append_rows(rows)
-                rows = []
-        self._append_rows(rows)
+            self.put(producer)
         return self
-
-    def _last_id(self) -> int:
-        return _ids(self._blocks[-1])[-1]
-
-    def _append_rows(self, rows: Sequence[_Row]) -> None:
-        if rows:
-            self._append_block(_block(rows))
-
-    def _append_block(self, block: bytes) -> None:
-        self._insert_block(len(self._blocks), block)
-        self._count += block[0]
 
     def blocks(self) -> Sequence[bytes]:
         """Return the blocks of up to 32 packed producers, in the order of the producer ids."""
@@ -448,7 +370,8 @@ class ProducerTable:
                     raise DamageError(
                         f"the producer ids of the producer table do not ascend after id {last_id}"
                     )
-                self._append_block(block)
+                self._insert_block(len(self._blocks), block)
+                self._count += block[0]
                 at, last_id = end, ids[-1]
             rest = content[at:]
         if rest:
@@ -468,11 +391,9 @@ class ProducerTable:
     def limit_times(self, now_ms: int) -> None:
         """Replace times after `now_ms` by `now_ms`. Such times occur if the machine's clock was set back."""
         for at, block in enumerate(self._blocks):
-            if max(_used(block)) <= now_ms and max(_kinds(block)) < OPEN:
-                continue
-            producers = [_unpack(row) for row in _rows(block)]
-            for producer in producers:
-                producer.used_ms = min(producer.used_ms, now_ms)
-                producer.txn_started_ms = min(producer.txn_started_ms, now_ms)
-            self._blocks[at] = _block([_pack(producer) for producer in producers])
-            self._used_since[at] = _least_used(self._blocks[at])
+            if max(_used(block)) > now_ms or max(_kinds(block)) >= OPEN:
+                producers = [_unpack(row) for row in _rows(block)]
+                for producer in producers:
+                    producer.used_ms = min(producer.used_ms, now_ms)
+                    producer.txn_started_ms = min(producer.txn_started_ms, now_ms)
+                self._blocks[at] = _block([_pack(producer) for producer in producers])

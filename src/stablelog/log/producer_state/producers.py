@@ -11,8 +11,8 @@ Source: KIP-98, KIP-360, KIP-890.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -21,7 +21,7 @@ from stablelog.batch.markers import Marker, MarkerType, read_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import RefusedError
 from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, LastBatch, ProducerEntry
+from stablelog.log.producer_state.producer import BATCHES_KEPT, NO_TXN, KeptBatch, ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.sequence_checks import (
     check_epoch,
@@ -34,6 +34,7 @@ RECENT_MAX = 500  # how many producers are kept as objects, of 1 KB each
 # How many producers with a refused batch are remembered; beyond that, the oldest ones are dropped.
 REFUSED_KEPT = 1000
 EXPIRED_BLOCKS_MAX = 100  # how many blocks, of up to 32 producers each, one step of the expiration examines
+NEVER_MS: Final = 2**63 - 1  # later than any time
 SECOND_DIALECT = 2  # transaction.version 2: each transaction has its own producer epoch
 
 
@@ -59,11 +60,10 @@ class Producers:
         self._recent: OrderedDict[int, ProducerEntry] = OrderedDict()
         # By producer id: the first offset of the producer's open transaction, in ascending order.
         self._open: OrderedDict[int, int] = OrderedDict()
-        # (marker offset, first offset) of each transaction whose marker is not durable yet.
+        # (marker offset, first offset) of transactions whose marker is not durable yet, in the order of the markers. A
+        # transaction is left out if a later one has a lesser first offset. So the first entry has the least first offset
+        # of all these transactions.
         self._ended: deque[tuple[int, int]] = deque()
-        # Those entries of `_ended` whose first offset is less than that of every later entry. So the first entry here
-        # has the least first offset of all entries.
-        self._ended_least: deque[tuple[int, int]] = deque()
         # By producer id, for producers without state in this partition: the epoch and the least sequence number of the
         # batches that transaction verification refused.
         self._refused: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -144,34 +144,25 @@ class Producers:
 
     # -- open transactions -------------------------------------------------------------------------------------
 
-    def first_open_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction; None if none is open."""
-        return next(iter(self._open.values()), None)
+    def first_open_offset(self, otherwise: int) -> int:
+        """Return the first offset of the oldest open transaction; `otherwise` if none is open."""
+        return next(iter(self._open.values()), otherwise)
 
-    def open_epoch(self, producer_id: int) -> int | None:
-        """Return the producer epoch of a producer's open transaction; None if none is open."""
-        return self._producer_with_open(producer_id).producer_epoch if producer_id in self._open else None
+    def open_transaction(self, producer_id: int) -> ProducerEntry | None:
+        """Return a producer with its open transaction, for the caller to read; None if none is open."""
+        return self._producer_with_open(producer_id) if producer_id in self._open else None
 
-    def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the oldest transaction that is open or whose marker is not durable; None if there
-        is none.
+    def first_unstable_offset(self, otherwise: int) -> int:
+        """Return the first offset of the oldest transaction that is open or whose marker is not durable, if it is less
+        than `otherwise`; `otherwise` if there is none.
         """
-        first_open = self.first_open_offset()
-        if not self._ended_least:
-            return first_open
-        ended = self._ended_least[0][1]
-        return ended if first_open is None else min(first_open, ended)
+        first_open = min(self.first_open_offset(otherwise), otherwise)
+        return min(self._ended[0][1], first_open) if self._ended else first_open
 
     def move_high_watermark(self, high_watermark: int) -> None:
         """Record a new high watermark. Transactions whose markers are before it no longer limit the last stable offset."""
         while self._ended and self._ended[0][0] < high_watermark:
-            marker_offset, _ = self._ended.popleft()
-            if self._ended_least and self._ended_least[0][0] == marker_offset:
-                self._ended_least.popleft()
-
-    def open_record_count(self, producer_id: int) -> int:
-        """Return the number of records in a producer's open transaction; 0 if none is open."""
-        return self._producer_with_open(producer_id).txn_record_count if producer_id in self._open else 0
+            self._ended.popleft()
 
     def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
         """Set the numbers of records in open transactions, by producer id."""
@@ -190,21 +181,6 @@ class Producers:
         """Return the time when the oldest open transaction began, by the broker's clock; None if none is open."""
         oldest = next(self.open_producers(), None)
         return None if oldest is None else oldest.txn_started_ms
-
-    def last_batches(self) -> Callable[[int], LastBatch | None]:
-        """Return a function that finds the last batch of a producer, by producer id. Compaction must keep this batch.
-        Any thread may call the function.
-        """
-        table = self.packed_copy()
-
-        def last_batch(producer_id: int) -> LastBatch | None:
-            producer = table.get(producer_id)
-            if producer is None:
-                return None
-            last_offset = producer.batches[-1].last_offset if producer.batches else None
-            return LastBatch(producer.producer_epoch, last_offset)
-
-        return last_batch
 
     # -- checks: nothing changes -------------------------------------------------------------------------------
 
@@ -384,8 +360,9 @@ class Producers:
             return None
         aborted = None
         if marker.type is MarkerType.ABORT:
-            others = (first for first in self._open.values() if first != first_offset)
-            stable_offset = next(others, header.next_offset)
+            stable_offset = next(
+                (first for first in self._open.values() if first != first_offset), header.next_offset
+            )
             aborted = AbortedTxn(producer.producer_id, first_offset, marker_offset, stable_offset)
         return EndedTxn(producer.producer_id, first_offset, marker_offset, producer.txn_record_count, aborted)
 
@@ -401,10 +378,9 @@ class Producers:
         producer.txn_started_ms = -1
         producer.txn_record_count = 0
         assert not self._ended or self._ended[-1][0] < txn.marker_offset
+        while self._ended and self._ended[-1][1] >= txn.first_offset:
+            self._ended.pop()
         self._ended.append((txn.marker_offset, txn.first_offset))
-        while self._ended_least and self._ended_least[-1][1] >= txn.first_offset:
-            self._ended_least.pop()
-        self._ended_least.append((txn.marker_offset, txn.first_offset))
 
     def _producer_at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> ProducerEntry:
         """Return the state of a producer that writes with this epoch, for the caller to change. A missing state is
@@ -438,8 +414,8 @@ class Producers:
         unused_before_ms = max(used_before_ms, recent_after_ms)
         self.pack_recent(unused_before_ms)
         yield 0
-        more = True
-        while more:
+        at = 0
+        while at < len(self._table.blocks()):
             self.pack_recent(unused_before_ms)  # packs the producers that were used since the last step
-            forgotten, more = self._table.remove_unused(used_before_ms, EXPIRED_BLOCKS_MAX)
+            forgotten, at = self._table.remove_unused(used_before_ms, at, EXPIRED_BLOCKS_MAX)
             yield forgotten

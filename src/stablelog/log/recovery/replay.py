@@ -421,8 +421,7 @@ class _Replay:
         """Seal a segment, make it durable, and write its summary."""
         growing.complete_time_index()
         self._write_indexes(growing)
-        first_open = producers.first_open_offset()
-        stable_offset = next_base_offset if first_open is None else first_open
+        stable_offset = producers.first_open_offset(next_base_offset)
         segment = growing.seal(stable_offset, self._planner.open_files, end_offset=next_base_offset)
         for file in segment.files_to_sync(indexes=True):
             file.sync()

@@ -338,11 +338,10 @@ class SegmentProof:
             "txnindex_crc": crc32c(self._indexes[TXNINDEX]),
         }
         if state.is_complete:
-            first_open = state.producers.first_open_offset()
             fields["end_offset"] = seen.end_offset
             if state.are_counts_known:
                 fields["committed_count"] = seen.committed_count
-            fields["stable_offset"] = seen.end_offset if first_open is None else first_open
+            fields["stable_offset"] = state.producers.first_open_offset(seen.end_offset)
             fields["least_aborted_offset"] = min((txn.first_offset for txn in seen.aborted), default=NOTHING)
         return fields
 

@@ -10,8 +10,8 @@ from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import INDEX_SUFFIXES, LOG, PRODUCERS, SNAPSHOT, snapshot_offsets
 from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.producer_state.producer import NO_TXN, ProducerEntry
-from stablelog.log.producer_state.producer_table import NEVER_MS, ProducerTable
-from stablelog.log.producer_state.producers import Producers
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.producers import NEVER_MS, Producers
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.log.verify.state import FileFinding, LogState
 

@@ -62,8 +62,7 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> ScannedEn
                 if ended is not None:
                     producers.end_transaction(ended)
                     aborted += [] if ended.aborted is None else [ended.aborted]
-    first_open = producers.first_open_offset()
-    return ScannedEnd(end, end if first_open is None else first_open, aborted)
+    return ScannedEnd(end, producers.first_open_offset(end), aborted)
 
 
 def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, Producers]:
