@@ -26,7 +26,7 @@ from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY, VIEW_START
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.model import Origin
 from stablelog.log.producer_state.producer_table import ProducerTable
-from stablelog.log.producer_state.snapshots import ProducersFile, SnapshotFile, decode_producers
+from stablelog.log.producer_state.snapshots import decode_producers, encode_producers, encode_snapshot
 from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.log.retention import close_all
@@ -515,8 +515,8 @@ def unused_ends(log):
         if len(log.bases) > 1
         else ProducerTable()
     )
-    ours = put(path_of(end, ".producers"), b"".join(ProducersFile(table, Summary(end, end))))
-    kafkas = put(path_of(end, ".snapshot"), b"".join(SnapshotFile(table)))
+    ours = put(path_of(end, ".producers"), b"".join(encode_producers(table, Summary(end, end))))
+    kafkas = put(path_of(end, ".snapshot"), b"".join(encode_snapshot(table)))
     yield "empty", empty
     yield "empty, and indexes before it are lost", together(empty, lost(*last))
     yield "empty, and our snapshot", together(empty, ours)

@@ -9,10 +9,10 @@ from stablelog.log.files.listing import Listing
 from stablelog.log.files.log_start import decode_log_start, encode_log_start
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.snapshots import (
-    ProducersFile,
-    SnapshotFile,
     decode_producers,
     decode_snapshot,
+    encode_producers,
+    encode_snapshot,
 )
 from tests.log.producer_state.test_producer_table import producers_of
 from tests.log.timeline import DIRECTORY, Log
@@ -144,8 +144,8 @@ def test_nothing_is_written(log):
 
 CONTENTS = {
     "summary": (Summary(3, 9, log_size=7).encode(), Summary.decode),
-    "producers": (b"".join(ProducersFile(producers_of(9), Summary(0, 9))), decode_producers),
-    "snapshot": (b"".join(SnapshotFile(producers_of(3))), lambda content: decode_snapshot(content, 0)),
+    "producers": (b"".join(encode_producers(producers_of(9), Summary(0, 9))), decode_producers),
+    "snapshot": (b"".join(encode_snapshot(producers_of(3))), lambda content: decode_snapshot(content, 0)),
     "log start": (encode_log_start(123), lambda content: decode_log_start(content, DIRECTORY)),
     "epochs": (LeaderEpochs([(1, 2), (4, 6)]).encode(), LeaderEpochs.decode),
 }

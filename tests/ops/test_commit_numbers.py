@@ -10,7 +10,7 @@ from stablelog.coordinators.transactions.records import TransactionGroupState
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
-from stablelog.log.producer_state.snapshots import ProducersFile, SnapshotFile
+from stablelog.log.producer_state.snapshots import encode_producers, encode_snapshot
 from stablelog.ops.commit_numbers import AssignedNumbers, next_numbers, read_assigned_numbers
 from stablelog.testing.sim_disk import SimDisk
 
@@ -27,8 +27,8 @@ BATCH = encode_batch([Record(5, 0, None, b"v", ())], base_offset=5, producer_id=
         (f"{5:020d}.log", BATCH),
         (f"{5:020d}.cut", BATCH),
         (f"{5:020d}.cut.1", BATCH),
-        (f"{5:020d}.producers", b"".join(ProducersFile(PRODUCERS, Summary(0, 5)))),
-        (f"{5:020d}.snapshot", b"".join(SnapshotFile(PRODUCERS))),
+        (f"{5:020d}.producers", b"".join(encode_producers(PRODUCERS, Summary(0, 5)))),
+        (f"{5:020d}.snapshot", b"".join(encode_snapshot(PRODUCERS))),
     ],
 )
 def test_a_producer_id_counts_wherever_a_partition_shows_it(name, content):

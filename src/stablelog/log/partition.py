@@ -27,7 +27,6 @@ from stablelog.log.log_replication import LogReplication
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, OpenTxn, Origin, Slice
 from stablelog.log.offset_read import read_from_offset
 from stablelog.log.producer_state.producers import Producers
-from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.record_deletion import RecordDeletion
 from stablelog.log.recovery import Known, RemovedTail, recover
 from stablelog.log.remote_tier import RemoteTier
@@ -103,7 +102,6 @@ class Partition:
         self.restored: Restored | None = None
         self._order = order
         self._disk = disk
-        self._snapshots = Snapshots(disk, directory)
         self.leader_epoch = known.leader_epoch
         self.start_offset: int
         self.high_watermark: int
@@ -132,7 +130,6 @@ class Partition:
             found,
             self.open_files,
             self.availability,
-            self._snapshots,
             known.now_ms,
         )
         self.leader_epoch = max(self.leader_epoch, found.epochs.latest)
@@ -409,7 +406,7 @@ class Partition:
         from the files that remain.
         """
         self._close_files()
-        self.log.prepare_truncation(end_offset)
+        self.log.snapshots.remove_snapshots_past(end_offset)
         cut()
         epoch, now_ms = self.leader_epoch, self._now_ms
         known = Known(
@@ -444,7 +441,7 @@ class Partition:
         self.finish_sync(work)
         # If a file could not be written, the next open may need an older snapshot, so no snapshot is removed.
         if not work.unwritten:
-            self._snapshots.remove_other_snapshots(self.end_offset, self.log.segments.bases)
+            self.log.snapshots.remove_other_snapshots(self.end_offset, self.log.segments.bases)
 
     def _close_files(self) -> None:
         self.log.close()

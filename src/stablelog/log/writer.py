@@ -36,13 +36,13 @@ class LogWriter:
         found: the result of recovery.
         open_files: the cache that limits how many sealed segments have open files.
         availability: whether the partition can be used. It fails when a write stops half-way.
-        snapshots: the snapshots of the partition.
         now_ms: the time of the broker's clock.
 
     Attributes:
         segments: the segments, oldest first. Compaction replaces this object.
         producers: the producer state.
         epochs: the leader epochs.
+        snapshots: the snapshots of the partition.
         synced_offset: the first offset that is not known to be synced. With `stablelog.flush=os` it may be less than
             the high watermark.
     """
@@ -55,10 +55,10 @@ class LogWriter:
         "_found_epochs",
         "_open_files",
         "_pending_sync",
-        "_snapshots",
         "epochs",
         "producers",
         "segments",
+        "snapshots",
         "synced_offset",
     )
 
@@ -69,20 +69,18 @@ class LogWriter:
         found: Recovered,
         open_files: OpenFiles,
         availability: Availability,
-        snapshots: Snapshots,
         now_ms: int,
     ) -> None:
         self.segments = LogSegments(found.sealed, found.growing)
         self.producers: Producers = found.producers
         self.epochs: LeaderEpochs = found.epochs
+        self.snapshots: Snapshots = found.snapshots
         self.synced_offset = self.segments.active.end_offset
         self._disk = disk
         self._directory = directory
         self._open_files = open_files
         self._availability = availability
-        self._snapshots = snapshots
         self._pending_sync = PendingSync(disk, directory, self.segments.active.base_offset)
-        snapshots.use_found(found.snapshots)
         self.segments.active.created_ms = now_ms
         try:
             # The leader epochs of the transactions that recovery has found open, by the first offset of the transaction.
@@ -127,7 +125,7 @@ class LogWriter:
                 and (txn := self.producers.apply_batch(header, marker, now_ms)) is not None
             ):
                 self._end(segment, txn)
-        self._snapshots.count_appended(size)
+        self.snapshots.count_appended(size)
         availability.is_writing = False
 
     def _end(self, segment: GrowingSegment, txn: EndedTxn) -> None:
@@ -186,17 +184,13 @@ class LogWriter:
     def _snapshot(self) -> None:
         active = self.segments.active
         progress = active.make_summary(self.producers.first_open_offset(active.end_offset))
-        self._pending_sync.add_files(self._snapshots.make_snapshot(self.producers, progress))
-
-    def lacks_snapshot(self) -> bool:
-        """Whether a snapshot at the log's end is missing that the next start needs: see `Snapshots.needs_snapshot`."""
-        return self._snapshots.needs_snapshot(self.producers, self.segments.active)
+        self._pending_sync.add_files(self.snapshots.make_snapshot(self.producers, progress))
 
     # -- durability --------------------------------------------------------------------------------------------
 
     def has_pending_writes(self, config: LogConfig) -> bool:
         """Whether the next sync also writes files, because a segment was sealed or a snapshot is due."""
-        return self._pending_sync.is_more_than_bytes or self._snapshots.is_due(config.snapshot_bytes)
+        return self._pending_sync.is_more_than_bytes or self.snapshots.is_due(config.snapshot_bytes)
 
     def sync_work(self, config: LogConfig) -> SyncWork:
         """Return the work that makes all appended batches durable.
@@ -207,11 +201,11 @@ class LogWriter:
                 committed ones.
         """
         self.segments.active.growing.write_aborted()
-        if self._snapshots.is_due(config.snapshot_bytes):
+        if self.snapshots.is_due(config.snapshot_bytes):
             try:
                 self.take_snapshot()
             except UnavailableError:
-                self._snapshots.postpone_next()  # without the snapshot, the next recovery reads more of the log
+                self.snapshots.postpone_next()  # without the snapshot, the next recovery reads more of the log
         return self._pending_sync.make_work(self.segments, self.synced_offset)
 
     def finish_sync(self, work: SyncWork) -> None:
@@ -219,7 +213,7 @@ class LogWriter:
         self._pending_sync.finish_work(work, self.segments)
         self.synced_offset = max(self.synced_offset, work.end_offset)
         if not work.unwritten:
-            self._snapshots.remove_older_snapshots(work.end_offset)
+            self.snapshots.remove_older_snapshots(work.end_offset)
 
     def assume_synced(self) -> None:
         """Count all appended batches as durable without a sync (`stablelog.flush=os`). Raises the errors of
@@ -249,11 +243,6 @@ class LogWriter:
             raise
         self.synced_offset = self.segments.active.end_offset
 
-    def prepare_truncation(self, end_offset: int) -> None:
-        """Lower the synced offset and remove later snapshots, before the log is truncated to `end_offset`."""
-        self.synced_offset = min(self.synced_offset, end_offset)
-        self._snapshots.remove_snapshots_past(end_offset)
-
     def prove_segments(self) -> None:
         """Check at once the batch headers of every log file that recovery has not read.
 
@@ -282,7 +271,7 @@ class LogWriter:
     def replace_segments(self, segments: LogSegments, begin: int, end: int) -> None:
         """Replace the list of segments, after compaction has rewritten those with the offsets [begin, end)."""
         self.segments = segments
-        self._snapshots.forget_snapshots_within(begin, end)
+        self.snapshots.forget_snapshots_within(begin, end)
 
     def aborted_behind(self, end_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that began before an offset and whose markers are synced and at or after it.
@@ -300,19 +289,22 @@ class LogWriter:
         active = self.segments.active
         if active.end_offset == 0 or not self._pending_sync.is_idle:
             return self._pending_sync.is_idle
-        is_told = not self.lacks_snapshot()
-        return is_told and active.is_time_index_complete and active.growing.are_files_complete
+        return (
+            active.is_time_index_complete
+            and active.growing.are_files_complete
+            and not self.snapshots.needs_snapshot(self.producers, active)
+        )
 
     def prepare_close(self) -> None:
         """Let the next sync write what a clean close needs: complete index files, and a snapshot if the next start
         needs one.
         """
-        lacks_snapshot = self.lacks_snapshot()
         active = self.segments.active
+        needs_snapshot = self.snapshots.needs_snapshot(self.producers, active)
         active.complete_time_index()
         active.growing.write_files()
         self._pending_sync.are_indexes_written = True
-        if lacks_snapshot:
+        if needs_snapshot:
             self._snapshot()
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ from stablelog.log.producer_state.producer import BATCHES_KEPT, KeptBatch, Produ
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.producers import RECENT_MAX, Producers
 from stablelog.log.producer_state.snapshots import (
-    ProducersFile,
     decode_producers,
+    encode_producers,
 )
 from tests.log.known_producers import SEQUENCE_END, KnownProducers
 from tests.log.timeline import NOW_MS, Log
@@ -67,7 +67,7 @@ def rows(producers):
 
 
 def encoded(table):
-    return b"".join(ProducersFile(table, PROGRESS))
+    return b"".join(encode_producers(table, PROGRESS))
 
 
 def code_of(producers, given):
@@ -327,7 +327,7 @@ def test_what_the_event_loop_does_does_not_grow_with_the_producers():
                 producers.apply_batch(given._replace(base_offset=10**11), None, NOW_MS + 10**7)
             return calls_of(work)
 
-        yield of(lambda: len(ProducersFile(producers.packed_copy(), PROGRESS)))
+        yield of(lambda: len(encode_producers(producers.packed_copy(), PROGRESS)))
         yield of(producers.packed_copy)
         yield of(lambda: next(iter(producers)))
         expiry = producers.remove_unused(NOW_MS + 10**9, NOW_MS)

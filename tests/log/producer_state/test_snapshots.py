@@ -16,12 +16,11 @@ from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import (
     JSON_BEGINS,
     PRODUCERS_VERSION,
-    FoundSnapshots,
-    ProducersFile,
-    SnapshotFile,
     Snapshots,
     decode_producers,
     decode_snapshot,
+    encode_producers,
+    encode_snapshot,
     read_producers,
 )
 from stablelog.testing.sim_disk import SimDisk
@@ -70,9 +69,7 @@ def test_a_stop_needs_a_snapshot_where_a_start_would_replay_much_or_forget_produ
         (10**6, (1,), True),
         (0, (0, 2), False),
     ):
-        snapshots = Snapshots(log.disk, DIRECTORY)
-        found = FoundSnapshots(frozenset({0, 1, 2}), frozenset(whole), replayed_size - 96, held_producers)
-        snapshots.use_found(found)
+        snapshots = Snapshots(log.disk, DIRECTORY, {0, 1, 2}, set(whole), replayed_size - 96, held_producers)
         snapshots.count_appended(96)
         is_needed = has_producers or held_producers or replayed_size > 4096
         assert snapshots.needs_snapshot(producers, segment) is (is_needed and not is_there)
@@ -102,6 +99,7 @@ def test_within_a_segment_the_two_newest_durable_snapshots_stay():
         assert left() == stay
     snapshots.remove_snapshots_past(13)
     assert left() == [5, 12]
+    snapshots = Snapshots(disk, DIRECTORY, {5, 12}, {5, 12})  # as recovery finds them after the truncation
     for path, content in snapshots.make_snapshot(Producers(), Summary(5, 13)).items():
         disk.write_atomic(path, content)
     snapshots.remove_older_snapshots(99)
@@ -123,7 +121,7 @@ def test_kafkas_snapshot_gives_the_last_batch_and_the_open_transaction_of_each_p
             ProducerEntry(3, 0, 0, batches[:1], 72, NOW_MS, -1),
         ]
     )
-    assert list(decode_snapshot(b"".join(SnapshotFile(table)), 99)) == [
+    assert list(decode_snapshot(b"".join(encode_snapshot(table)), 99)) == [
         ProducerEntry(1, 2, 3, [KeptBatch(9, 40, 3, NOW_MS + 4)], 99, NOW_MS + 4, 38, 99, 0),
         ProducerEntry(2, 3, -1, [], 99, NOW_MS + 5),
         ProducerEntry(3, 0, 0, [KeptBatch(5, 30, 2, NOW_MS)], 99, NOW_MS),
@@ -133,7 +131,7 @@ def test_kafkas_snapshot_gives_the_last_batch_and_the_open_transaction_of_each_p
 @pytest.mark.extended
 def test_a_snapshot_is_written_in_pieces():
     table = many(50_000)
-    for content in (ProducersFile(table, PROGRESS), SnapshotFile(table)):
+    for content in (encode_producers(table, PROGRESS), encode_snapshot(table)):
         assert max(map(len, content)) <= 2_000_000
         assert sum(map(len, content)) == len(content)
         assert b"".join(content) == b"".join(content), "each iteration begins again"
@@ -141,7 +139,7 @@ def test_a_snapshot_is_written_in_pieces():
 
 def test_kafkas_file_has_an_entry_for_each_producer():
     table = ProducerTable.from_producers([of_batches(9, 2), of_batches(4, 0), of_batches(2**50, 5)])
-    read = decode_snapshot(b"".join(SnapshotFile(table)), NOW_MS)
+    read = decode_snapshot(b"".join(encode_snapshot(table)), NOW_MS)
     assert [(one.producer_id, one.last_sequence) for one in read] == [
         (one.producer_id, one.last_sequence) for one in table
     ]
@@ -174,7 +172,7 @@ def test_a_file_of_a_million_bytes_and_more_is_read(tmp_path):
 def test_a_file_is_read_in_pieces(tmp_path, monkeypatch):
     """In memory is the table, and no copy of the file."""
     table, disk, path = many(40_000), LocalDisk(), tmp_path / "some.producers"
-    disk.write_atomic(path, ProducersFile(table, PROGRESS))
+    disk.write_atomic(path, encode_producers(table, PROGRESS))
     gc.collect()
     tracemalloc.start()
     try:
@@ -187,7 +185,7 @@ def test_a_file_is_read_in_pieces(tmp_path, monkeypatch):
     assert progress == PROGRESS
     assert encoded(read) == path.read_bytes()
     small = path.with_name("small.producers")
-    disk.write_atomic(small, ProducersFile(many(70), PROGRESS))
+    disk.write_atomic(small, encode_producers(many(70), PROGRESS))
     monkeypatch.setattr(snapshots, "PIECE_SIZE", 150)
     read, _ = read_producers(disk, small)
     assert encoded(read) == small.read_bytes()

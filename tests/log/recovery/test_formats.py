@@ -11,10 +11,10 @@ from stablelog.log.indexes.transaction_index import AbortedTxn, encode_entry
 from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import (
-    ProducersFile,
-    SnapshotFile,
     decode_producers,
     decode_snapshot,
+    encode_producers,
+    encode_snapshot,
 )
 from stablelog.log.recovery.formats import check_formats
 from stablelog.testing.sim_disk import SimDisk
@@ -26,8 +26,8 @@ ABORT = encode_entry(AbortedTxn(1, 7, 9, 10))
 FILES = {
     ".summary": Summary(7, 10, log_size=1).encode(),
     ".txnindex": ABORT * 3,
-    ".snapshot": b"".join(SnapshotFile(TABLE)),
-    ".producers": b"".join(ProducersFile(TABLE, Summary(7, 10))),
+    ".snapshot": b"".join(encode_snapshot(TABLE)),
+    ".producers": b"".join(encode_producers(TABLE, Summary(7, 10))),
 }
 KNOWN = {".summary": 1, ".txnindex": 0, ".snapshot": 1, ".producers": 2}
 

@@ -20,10 +20,10 @@ from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.producer_state.producer import KeptBatch
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import (
-    ProducersFile,
-    SnapshotFile,
     decode_producers,
     decode_snapshot,
+    encode_producers,
+    encode_snapshot,
 )
 from stablelog.log.verify import verify_directory
 from tests.log.test_damage import headers
@@ -180,11 +180,11 @@ def forged_snapshots(log):
         if path.suffix == ".producers":
             table, progress = decode_producers(log.disk.read_bytes(path))
             for forged in forged_producers(list(table), is_kafkas=False):
-                yield {path: b"".join(ProducersFile(forged, progress))}, {path}
+                yield {path: b"".join(encode_producers(forged, progress))}, {path}
         elif path.suffix == ".snapshot":
             table = decode_snapshot(log.disk.read_bytes(path), 0)
             for forged in forged_producers(list(table), is_kafkas=True):
-                yield {path: b"".join(SnapshotFile(forged))}, {path}
+                yield {path: b"".join(encode_snapshot(forged))}, {path}
 
 
 def together(forgeries):

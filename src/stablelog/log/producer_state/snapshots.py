@@ -10,12 +10,13 @@ The event loop copies the packed producer table, which takes milliseconds. Any t
 Format: docs/formats.md, "Producer snapshot", "Producers".
 """
 
-import contextlib
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -50,58 +51,40 @@ PRODUCERS_HEADER = struct.Struct(
 PRODUCERS_CONTENT = "a file of producers"
 JSON_BEGINS = b'{"version":1,'  # of a `.producers` file of version 1, which no release has written
 PIECE_SIZE = 1 << 20  # how many bytes of a `.producers` file are read at once
-PIECE_BLOCKS = 256  # how many blocks of up to 32 producers are written at once: at most 1.5 MB
+PIECE_PARTS = 256  # how many parts of up to 32 producers are written at once: at most 1.5 MB
 
 
-class FoundSnapshots(NamedTuple):
-    """The snapshots that recovery has found in the directory.
-
-    Attributes:
-        offsets: the offsets of the snapshots.
-        whole: the offsets of the snapshots with both files, `.producers` and `.snapshot`.
-        replayed_size: how many bytes of the log recovery has read after the snapshot that it used.
-        holds_producers: whether the snapshot that recovery used has any producers.
-    """
-
-    offsets: frozenset[int] = frozenset()
-    whole: frozenset[int] = frozenset()
-    replayed_size: int = 0
-    holds_producers: bool = False
-
-
+@dataclass(slots=True, eq=False)
 class Snapshots:
     """The snapshots of one partition: decides when the next one is due, and which are removed.
 
     The snapshot at the beginning of a segment stays as long as the segment. After the earlier segments are deleted,
     only this snapshot knows the transactions that began in them. The other snapshots only shorten recovery.
 
-    Args:
+    Attributes:
         disk: the disk of the partition.
         directory: the partition's directory.
+        offsets: the offsets of all snapshots on the disk, or to be written by the next sync.
+        whole: the offsets of those snapshots that have both files, `.producers` and `.snapshot`.
+        replayed_size: how many bytes of the log a recovery would read after the newest snapshot.
+        holds_producers: whether the newest snapshot has any producers.
     """
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._within: deque[int] = deque()  # offsets of the snapshots within a segment, oldest first
-        self._appended_size = 0  # bytes appended to the log since the last snapshot
-        self._size = 0  # size of the last snapshot in bytes
-        # Offsets of all snapshots on the disk, or to be written by the next sync.
-        self._offsets: set[int] = set()
-        self._whole: set[int] = set()  # offsets of those snapshots that have both files
-        self._replayed_size = 0  # bytes of the log after the newest snapshot
-        self._holds_producers = False  # whether the newest snapshot has any producers
-
-    def use_found(self, found: FoundSnapshots) -> None:
-        """Begin with the snapshots that recovery has found."""
-        self._offsets, self._whole = set(found.offsets), set(found.whole)
-        self._replayed_size, self._holds_producers = found.replayed_size, found.holds_producers
-        self.postpone_next()
+    disk: Disk
+    directory: Path
+    offsets: set[int] = field(default_factory=set)
+    whole: set[int] = field(default_factory=set)
+    replayed_size: int = 0
+    holds_producers: bool = False
+    # Offsets of the snapshots within a segment that this process has made, oldest first.
+    _within: deque[int] = field(default_factory=deque, init=False)
+    _appended_size: int = field(default=0, init=False)  # bytes appended to the log since the last snapshot
+    _size: int = field(default=0, init=False)  # size of the last snapshot in bytes
 
     def count_appended(self, size: int) -> None:
         """Count bytes that were appended to the log. The next snapshot is due after a number of them."""
         self._appended_size += size
-        self._replayed_size += size
+        self.replayed_size += size
 
     def needs_snapshot(self, producers: Producers, active: GrowingSegment) -> bool:
         """Whether a snapshot at the log's end is missing that the next start of the broker needs.
@@ -113,8 +96,8 @@ class Snapshots:
             producers: the current producer state.
             active: the growing segment. A snapshot at its end counts only if the segment's time index is complete.
         """
-        is_worth_it = len(producers) or self._holds_producers or self._replayed_size > REPLAYED_SIZE_MAX
-        return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self._whole)
+        is_worth_it = len(producers) or self.holds_producers or self.replayed_size > REPLAYED_SIZE_MAX
+        return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self.whole)
 
     def is_due(self, size_min: int) -> bool:
         """Whether the next snapshot is due: at least `size_min` bytes, and SHARE times the size of the last snapshot,
@@ -139,85 +122,102 @@ class Snapshots:
         if offset != progress.base_offset:
             self._within.append(offset)
         table = producers.packed_copy()
-        files = snapshot_files(self._directory, table, progress)
-        self._size = len(files[file_path(self._directory, offset, PRODUCERS)])
-        self._appended_size = self._replayed_size = 0
-        self._offsets.add(offset)
-        self._whole.add(offset)
-        self._holds_producers = bool(len(table))
+        files = snapshot_files(self.directory, table, progress)
+        self._size = len(files[file_path(self.directory, offset, PRODUCERS)])
+        self._appended_size = self.replayed_size = 0
+        self.offsets.add(offset)
+        self.whole.add(offset)
+        self.holds_producers = bool(len(table))
         return files
 
     def remove_snapshot(self, offset: int) -> None:
         """Remove both files of the snapshot at an offset."""
-        self._offsets.discard(offset)
-        self._whole.discard(offset)
+        self.offsets.discard(offset)
+        self.whole.discard(offset)
         for suffix in (SNAPSHOT, PRODUCERS):
-            self._disk.remove(file_path(self._directory, offset, suffix))
+            self.disk.remove(file_path(self.directory, offset, suffix))
 
     def remove_older_snapshots(self, durable_end_offset: int) -> None:
         """Remove the snapshots within segments, except the two newest durable ones. A removal that fails is tried again
         later.
         """
-        with contextlib.suppress(DiskError):
+        with suppress(DiskError):
             while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
                 self.remove_snapshot(self._within[0])
                 self._within.popleft()
 
     def remove_other_snapshots(self, end_offset: int, bases: Iterable[int]) -> None:
         """If there is a snapshot at the log's end, remove all others except those at the beginnings of segments."""
-        if end_offset in self._whole:
-            for offset in sorted(self._offsets - {end_offset, *bases}):
+        if end_offset in self.whole:
+            for offset in sorted(self.offsets - {end_offset, *bases}):
                 self.remove_snapshot(offset)
 
     def forget_snapshots_within(self, base_offset: int, end_offset: int) -> None:
         """Drop the snapshots between two offsets from memory. Their files were removed when compaction replaced the
         segments there.
         """
-        gone = {offset for offset in self._offsets if base_offset < offset < end_offset}
-        self._offsets -= gone
-        self._whole -= gone
+        gone = {offset for offset in self.offsets if base_offset < offset < end_offset}
+        self.offsets -= gone
+        self.whole -= gone
         self._within = deque(known for known in self._within if known not in gone)
 
     def remove_snapshots_past(self, end_offset: int) -> None:
-        """Remove the snapshots after the new end of the log, because other records will get these offsets."""
-        for name in self._disk.list_dir(self._directory):
+        """Remove the snapshots after the new end of the log, because other records will get these offsets. The caller then
+        truncates the log, and recovers it with a new object.
+        """
+        for name in self.disk.list_dir(self.directory):
             if is_snapshot(name) and offset_of(name) > end_offset:
-                self._disk.remove(self._directory / name)
-        self._within = deque(known for known in self._within if known <= end_offset)
-        self._offsets = {known for known in self._offsets if known <= end_offset}
-        self._whole &= self._offsets
+                self.disk.remove(self.directory / name)
 
 
-def _pieces(table: ProducerTable) -> Iterator[list[bytes]]:
-    blocks = table.blocks()
-    for at in range(0, len(blocks), PIECE_BLOCKS):
-        yield list(blocks[at : at + PIECE_BLOCKS])
-
-
+@dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """The content of a `.snapshot` file, in Kafka's format, encoded piece by piece.
+    """The content of a file of a snapshot, encoded piece by piece. It begins with the version and the CRC.
+
+    Attributes:
+        version: the version of the file's format.
+        head: the bytes after the CRC, before the producers.
+        parts: returns the encoded producers, in parts of up to 32 producers. They must not change any more.
+        parts_size: the size of all parts in bytes.
+    """
+
+    version: int
+    head: bytes
+    parts: Callable[[], Iterable[bytes]]
+    parts_size: int
+
+    def __len__(self) -> int:
+        return CRC_END + len(self.head) + self.parts_size
+
+    def __iter__(self) -> Iterator[bytes]:
+        crc = crc32c(self.head)
+        for part in self.parts():
+            crc = crc32c(part, crc)
+        yield struct.pack(">hI", self.version, crc) + self.head
+        parts = iter(self.parts())
+        while piece := b"".join(islice(parts, PIECE_PARTS)):
+            yield piece
+
+
+def encode_snapshot(table: ProducerTable) -> SnapshotFile:
+    """Encode a `.snapshot` file, in Kafka's format, with all producers of a table. The table must not change any more."""
+    return SnapshotFile(
+        SNAPSHOT_VERSION,
+        struct.pack(">i", len(table)),
+        lambda: map(entries_of, table.blocks()),
+        len(table) * SNAPSHOT_ENTRY.size,
+    )
+
+
+def encode_producers(table: ProducerTable, progress: Summary) -> SnapshotFile:
+    """Encode a `.producers` file.
 
     Args:
         table: the table of all producers. It must not change any more.
+        progress: the summary of the growing segment up to the snapshot's offset.
     """
-
-    def __init__(self, table: ProducerTable) -> None:
-        self._table = table
-
-    def __len__(self) -> int:
-        return SNAPSHOT_HEADER.size + len(self._table) * SNAPSHOT_ENTRY.size
-
-    def __iter__(self) -> Iterator[bytes]:
-        counted = struct.pack(">i", len(self._table))
-        crc = crc32c(counted)
-        for piece in self._entries():
-            crc = crc32c(piece, crc)
-        yield struct.pack(">hI", SNAPSHOT_VERSION, crc) + counted
-        yield from self._entries()
-
-    def _entries(self) -> Iterator[bytes]:
-        for blocks in _pieces(self._table):
-            yield b"".join([entries_of(block) for block in blocks])
+    head = len(table).to_bytes(8, "big") + progress.encode()
+    return SnapshotFile(PRODUCERS_VERSION, head, table.blocks, table.size)
 
 
 def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
@@ -257,32 +257,6 @@ def _from_entries(entries: memoryview, now_ms: int) -> Iterator[ProducerEntry]:
         yield producer
 
 
-class ProducersFile:
-    """The content of a `.producers` file, encoded piece by piece.
-
-    Args:
-        table: the table of all producers. It must not change any more.
-        progress: the summary of the growing segment up to the snapshot's offset.
-    """
-
-    def __init__(self, table: ProducerTable, progress: Summary) -> None:
-        self._table = table
-        self._head = progress.encode()
-        self._size = PRODUCERS_HEADER.size + len(self._head) + table.size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[bytes]:
-        counted = len(self._table).to_bytes(8, "big") + self._head
-        crc = crc32c(counted)
-        for block in self._table.blocks():
-            crc = crc32c(block, crc)
-        yield struct.pack(">hI", PRODUCERS_VERSION, crc) + counted
-        for blocks in _pieces(self._table):
-            yield b"".join(blocks)
-
-
 def snapshot_files(directory: Path, table: ProducerTable, progress: Summary) -> dict[Path, Content]:
     """Return the contents of the two files of a snapshot at `progress.end_offset`, by path.
 
@@ -292,8 +266,8 @@ def snapshot_files(directory: Path, table: ProducerTable, progress: Summary) -> 
         progress: the summary of the growing segment up to the snapshot's offset.
     """
     return {
-        file_path(directory, progress.end_offset, PRODUCERS): ProducersFile(table, progress),
-        file_path(directory, progress.end_offset, SNAPSHOT): SnapshotFile(table),
+        file_path(directory, progress.end_offset, PRODUCERS): encode_producers(table, progress),
+        file_path(directory, progress.end_offset, SNAPSHOT): encode_snapshot(table),
     }
 
 
@@ -317,11 +291,8 @@ def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
         UnknownFormatError: this release does not read the form of the file.
         DamageError: the file is incomplete or damaged.
     """
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return _decode_pieces(file.read(at, PIECE_SIZE) for at in range(0, max(file.size, 1), PIECE_SIZE))
-    finally:
-        file.close()
 
 
 def check_producers_version(head: bytes) -> None:

@@ -16,7 +16,7 @@ from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.files.names import LOG, SUMMARY, TXNINDEX, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producers import Producers
-from stablelog.log.producer_state.snapshots import FoundSnapshots
+from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.plan import NEVER, Known, RecoveryPlan, RecoveryPlanner
 from stablelog.log.recovery.replayed_snapshots import ReplayedSnapshots
@@ -44,8 +44,8 @@ class Recovered:
         producers: the producer state at the end of the log.
         epochs: the leader epochs.
         start_offset: the log start offset.
-        removed_tails: the parts that were cut off at the end of the log, in the order of the log.
         snapshots: the snapshots that were found.
+        removed_tails: the parts that were cut off at the end of the log, in the order of the log.
     """
 
     sealed: list[SealedSegment]
@@ -53,8 +53,8 @@ class Recovered:
     producers: Producers
     epochs: LeaderEpochs
     start_offset: int
+    snapshots: Snapshots
     removed_tails: list[RemovedTail] = field(default_factory=list)
-    snapshots: FoundSnapshots = field(default_factory=FoundSnapshots)
 
 
 def recover(
@@ -101,7 +101,8 @@ def _create_log(disk: Disk, directory: Path, name: SegmentName) -> Recovered:
     except DiskError:
         segment.close()
         raise
-    return Recovered([], segment, Producers(), LeaderEpochs(), segment.base_offset)
+    snapshots = Snapshots(disk, directory)
+    return Recovered([], segment, Producers(), LeaderEpochs(), segment.base_offset, snapshots)
 
 
 class _Replay:
@@ -157,7 +158,7 @@ class _Replay:
             end_offset, self._done_size, holds_producers=holds_producers or len(producers) > 0
         )
         return Recovered(
-            sealed, growing, producers, self._epochs, plan.log_start, self._removed_tails, snapshots
+            sealed, growing, producers, self._epochs, plan.log_start, snapshots, self._removed_tails
         )
 
     # -- leader epochs -----------------------------------------------------------------------------------------

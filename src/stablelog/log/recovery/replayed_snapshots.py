@@ -6,7 +6,7 @@ from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producers import Producers
-from stablelog.log.producer_state.snapshots import FoundSnapshots, snapshot_files
+from stablelog.log.producer_state.snapshots import Snapshots, snapshot_files
 from stablelog.log.recovery.plan import RecoveryPlan
 from stablelog.log.segments.growing_segment import GrowingSegment
 
@@ -72,7 +72,7 @@ class ReplayedSnapshots:
         self._offsets.add(progress.end_offset)
         self._partial.discard(progress.end_offset)
 
-    def found(self, end_offset: int, replayed_size: int, *, holds_producers: bool) -> FoundSnapshots:
+    def found(self, end_offset: int, replayed_size: int, *, holds_producers: bool) -> Snapshots:
         """Return the snapshots that are left after replay.
 
         Args:
@@ -80,5 +80,7 @@ class ReplayedSnapshots:
             replayed_size: how many bytes of the log replay has read.
             holds_producers: whether the snapshot at which replay began has any producers.
         """
-        offsets = frozenset(offset for offset in self._offsets if offset <= end_offset)
-        return FoundSnapshots(offsets, offsets - self._partial, replayed_size, holds_producers)
+        offsets = {offset for offset in self._offsets if offset <= end_offset}
+        return Snapshots(
+            self._disk, self._path, offsets, offsets - self._partial, replayed_size, holds_producers
+        )
