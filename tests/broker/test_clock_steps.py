@@ -223,7 +223,7 @@ def test_nothing_expires_after_a_late_start_whose_clock_was_set_right(late_ms):
             assert offsets_of(desk, "early")
             assert offsets_of(desk, "late")
             await maintenance.expire_producers()
-            assert len(desk.broker.partitions.require("t", 0).producer_state) == 1
+            assert len(desk.broker.partitions.require("t", 0).log.producers) == 1
             await maintenance.forget_expired()
             await maintenance.abort_overdue()
             table = desk.broker.transactions.default.coordinator.table

@@ -191,7 +191,7 @@ def test_also_where_the_partitions_have_forgotten_the_producer(how, dialect):
             a, b = await passed_on(desk, how, dialect)
             desk.broker.clock.advance(2000)
             await desk.broker.maintenance.expire_producers()
-            assert not any(desk.broker.partitions.require(*target).producer_state for target in TARGETS)
+            assert not any(desk.broker.partitions.require(*target).log.producers for target in TARGETS)
             await refused(desk, a, b)
             assert await b.write(b"B", partition=1) is NONE
             await refused(desk, a, b)
@@ -289,7 +289,7 @@ def test_many_attempts_leave_few_producers_in_coordinator_and_partitions():
             producers = {
                 producer.producer_id
                 for target in TARGETS
-                for producer in desk.broker.partitions.require(*target).producer_state
+                for producer in desk.broker.partitions.require(*target).log.producers
             }
             assert len(producers) <= 6
             assert (await desk.init("plain"))[0] <= 6, "ids below it were given to children"

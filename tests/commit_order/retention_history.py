@@ -152,7 +152,7 @@ class History:
         config = dataclasses.replace(
             self.log.partition.config, local_retention_ms=-1, local_retention_bytes=left
         )
-        self.log.partition.reconfigure(config)
+        self.log.partition.config = config
         if self.chance.random() < 0.3:
             self.log.loaded.known.clear()
         self.check()

@@ -170,10 +170,10 @@ class History:
     def retain(self, size):
         self.log.sync()
         partition = self.log.partition
-        partition.reconfigure(dataclasses.replace(self.log.config, retention_bytes=int(size)))
+        partition.config = dataclasses.replace(self.log.config, retention_bytes=int(size))
         partition.deletion.apply_retention(self.log.now_ms)
         partition.deletion.remove_deleted(self.log.now_ms)
-        partition.reconfigure(self.log.config)
+        partition.config = self.log.config
         return self.shown()
 
     def read(self, start, size_max, *flags):

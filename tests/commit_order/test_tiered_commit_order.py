@@ -125,7 +125,7 @@ def test_a_transaction_whose_beginning_only_the_store_has_is_read_after_its_inde
     kept = dataclasses.replace(
         log.config, local_retention_ms=-1, local_retention_bytes=log.partition.size - first.size
     )
-    log.partition.reconfigure(kept)
+    log.partition.config = kept
     log.drop_local()
     assert log.partition.start_offset == second.base_offset
     before = log.expected()
@@ -169,7 +169,7 @@ def test_retention_over_two_tiers_leaves_a_late_commit_and_takes_the_commits_bef
     if is_rebuilt:
         log.lose_indexes()
     assert log.partition.start_offset > 0
-    log.partition.reconfigure(dataclasses.replace(log.partition.config, **limit))
+    log.partition.config = dataclasses.replace(log.partition.config, **limit)
     log.partition.deletion.apply_retention(log.now_ms)
     start = log.partition.view.start_offset
     assert log.remote.start_offset == 0 < start < log.partition.start_offset
@@ -193,7 +193,7 @@ def test_retention_loads_no_commit_index():
     log.loading(lambda: log.partition.deletion.delete_records(first))
     size = sum(segment.size for segment in log.partition.segments()[-2:])
     kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=size)
-    log.partition.reconfigure(kept)
+    log.partition.config = kept
     log.drop_local()
     log.lose_indexes()
     log.loaded.known.clear()
@@ -217,7 +217,7 @@ def test_when_the_remote_tier_is_deleted_the_view_begins_after_what_had_records_
     before = log.expected()
     size = sum(segment.size for segment in log.partition.segments()[-2:])
     kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=size)
-    log.partition.reconfigure(kept)
+    log.partition.config = kept
     log.drop_local()
     local_start = log.partition.start_offset
     if is_rebuilt:
@@ -340,9 +340,7 @@ def test_a_rebuilt_index_does_not_forget_that_earlier_commits_were_removed():
     log.copy()
     first, second, third, _ = log.partition.segments()
     keep = log.partition.size - first.size
-    log.partition.reconfigure(
-        dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=keep)
-    )
+    log.partition.config = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=keep)
     log.drop_local()
     assert log.partition.start_offset == second.base_offset
     log.loading(lambda: log.partition.deletion.delete_records(third.base_offset))

@@ -398,12 +398,10 @@ class History(RuleBasedStateMachine):
         partition = self.log.partition
         before = partition.start_offset  # maybe in a transaction that had ended, until a cut opened it again
         first_open = min((rows[0][0] for rows in self.log.open_records.values()), default=None)
-        partition.reconfigure(
-            dataclasses.replace(self.log.config, retention_bytes=int(partition.size * share))
-        )
+        partition.config = dataclasses.replace(self.log.config, retention_bytes=int(partition.size * share))
         partition.deletion.apply_retention(self.log.now_ms)
         partition.deletion.remove_deleted(self.log.now_ms)
-        partition.reconfigure(self.log.config)
+        partition.config = self.log.config
         assert first_open is None or partition.start_offset <= max(before, first_open)
         start = partition.visible_start(Isolation.READ_COMMITTED)
         assert start >= self.log.log_start
@@ -436,7 +434,7 @@ class History(RuleBasedStateMachine):
                 log.open_records.setdefault(header.producer_id, []).extend(
                     (record.offset, record.value.strip()) for record in decode_records(data, position)
                 )
-        log.sequences = {one.producer_id: one.last_sequence + 1 for one in log.partition.producer_state}
+        log.sequences = {one.producer_id: one.last_sequence + 1 for one in log.partition.log.producers}
 
     @rule(data=st.data(), size_max=st.sampled_from([1, 100, 700, 6000, 1 << 20]))
     def fetch_from_anywhere(self, data, size_max):

@@ -124,9 +124,9 @@ def test_the_snapshots_that_we_make_are_kafkas(data, topic):
 def test_markers_of_a_topic_with_the_brokers_times_are_kafkas(data):
     """Their attributes say whose time they carry, as those of all its batches do."""
     partition = opened_partition(data, "append-time")
-    partition.reconfigure(LogConfig(message_timestamp_type="LogAppendTime"))
+    partition.config = LogConfig(message_timestamp_type="LogAppendTime")
     (kafkas,) = {header.attributes for header in markers_of(partition)}
-    (producer, *_) = partition.producer_state
+    (producer, *_) = partition.log.producers
     end = partition.end_offset
     marker = Marker(MarkerType.ABORT, producer.coordinator_epoch + 1)
     partition.append_markers(

@@ -206,7 +206,7 @@ def deleting_and_truncating():
     first = partition.segments()[0].size
     log.config = partition.config
     for limit in (size - first + 1, size - first):
-        partition.reconfigure(log.config.__class__(**{**vars_of(log.config), "retention_bytes": limit}))
+        partition.config = log.config.__class__(**{**vars_of(log.config), "retention_bytes": limit})
         told.tell(f"retention by {limit} of {size} bytes: {partition.deletion.apply_retention(log.now_ms)}")
     for time_ms in (999, 1):
         told.pass_ms(time_ms)

@@ -123,11 +123,11 @@ def test_a_batch_that_is_too_large_is_refused_by_the_name_of_the_setting():
     with pytest.raises(RefusedError, match=r"max\.message\.bytes=100"):
         log.partition.append(plain(1, value=bytes(100)), now_ms=NOW_MS)
     batch = plain(NOW_MS, value=bytes(20))
-    log.partition.reconfigure(replace(log.config, max_message_bytes=len(batch) - 1))
+    log.partition.config = replace(log.config, max_message_bytes=len(batch) - 1)
     with pytest.raises(RefusedError) as caught:
         log.partition.append(batch, now_ms=NOW_MS)
     assert caught.value.code is ErrorCode.message_too_large
-    log.partition.reconfigure(replace(log.config, max_message_bytes=len(batch)))
+    log.partition.config = replace(log.config, max_message_bytes=len(batch))
     assert log.partition.append(batch, now_ms=NOW_MS).last_offset == 0
 
 

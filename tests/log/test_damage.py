@@ -309,7 +309,7 @@ def test_a_log_file_that_was_cut_short_is_refused():
 def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clean):
     """A start looks up where the transaction began, before the log file is proven."""
     log = several_segments(clean=clean, words=WORDS + "P7 " + "- " * 40)
-    (begun,) = (one.txn_first_offset for one in log.partition.producer_state if one.producer_id == 7)
+    (begun,) = (one.txn_first_offset for one in log.partition.log.producers if one.producer_id == 7)
     base = max(base for base in log.bases if base <= begun)
     assert base != log.bases[-1]
     changed(log, path_of(base, ".index"), 7)

@@ -73,7 +73,7 @@ class History(RuleBasedStateMachine):
         """After a cut, producers go on from what the log still has of them."""
         self.sent.clear()
         self.work = None
-        found = {one.producer_id: one for one in self.partition.producer_state}
+        found = {one.producer_id: one for one in self.partition.log.producers}
         for producer in range(1, 5):
             one = found.get(producer)
             epoch = self.epochs[producer] = one.producer_epoch if one else self.epochs.get(producer, 0)
@@ -183,9 +183,9 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def forget_silent_producers(self):
-        before = {one.producer_id for one in self.partition.producer_state}
+        before = {one.producer_id for one in self.partition.log.producers}
         sum(self.partition.deletion.expire_producers(self.log.now_ms))
-        for gone in before - {one.producer_id for one in self.partition.producer_state}:
+        for gone in before - {one.producer_id for one in self.partition.log.producers}:
             self.sent.pop(gone, None)
             self.log.sequences[gone, self.epochs.get(gone, 0)] = 0
 

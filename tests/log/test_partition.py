@@ -305,7 +305,7 @@ def test_open_transactions_are_told_with_their_epoch_and_age_the_oldest_first():
     log = Log()
     log.write("- - -")
     log.reopen(leader_epoch=3)
-    assert log.partition.producer_state.oldest_open_started_ms is None
+    assert log.partition.log.producers.oldest_open_started_ms is None
     assert log.partition.log.open_transactions() == []
     for producer in (2, 1):
         log.now_ms += 5
@@ -313,9 +313,9 @@ def test_open_transactions_are_told_with_their_epoch_and_age_the_oldest_first():
     log.sync()
     told = [astuple(each) for each in log.partition.log.open_transactions()]
     assert told == [(2, 2, 3, NOW_MS + 5, 3), (1, 1, 4, NOW_MS + 10, 3)]
-    assert log.partition.producer_state.oldest_open_started_ms == NOW_MS + 5
+    assert log.partition.log.producers.oldest_open_started_ms == NOW_MS + 5
     log.end(2, commit=True, epoch=2)
-    assert log.partition.producer_state.oldest_open_started_ms == NOW_MS + 10
+    assert log.partition.log.producers.oldest_open_started_ms == NOW_MS + 10
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -384,7 +384,7 @@ def test_a_close_behind_producers_that_have_expired_says_that_they_have():
     assert sum(log.partition.deletion.expire_producers(log.now_ms)) == 1
     log.write("-")
     log.reopen()
-    assert list(log.partition.producer_state) == []
+    assert list(log.partition.log.producers) == []
 
 
 def test_a_close_says_that_producers_have_expired_that_the_start_met_in_the_log():
@@ -393,7 +393,7 @@ def test_a_close_says_that_producers_have_expired_that_the_start_met_in_the_log(
     log.now_ms += 100_000
     assert sum(log.partition.deletion.expire_producers(log.now_ms)) == 1
     log.reopen()
-    assert list(log.partition.producer_state) == []
+    assert list(log.partition.log.producers) == []
 
 
 @pytest.mark.parametrize("lost", [".producers", ".snapshot"])
@@ -466,7 +466,7 @@ def state(partition):
     """What is to survive a stop, whether it ends or not."""
     return (
         partition.end_offset,
-        list(partition.producer_state),
+        list(partition.log.producers),
         [txn.first_offset for txn in partition.log.open_transactions()],
         [txn.producer_id for txn in aborted_in(partition, 0, partition.last_stable_offset)],
     )

@@ -93,7 +93,7 @@ class History:
         elif word.endswith("aborts"):
             tiered = self.tiered
             config = {**vars_of(tiered.config), "drops_aborted_copies": word == "drop aborts"}
-            tiered.partition.reconfigure(type(tiered.config)(**config))
+            tiered.partition.config = type(tiered.config)(**config)
         else:
             for log in (self.tiered, self.plain):
                 log.partition.roll(NOW_MS) if word == "roll" else log.one(word)
@@ -104,7 +104,7 @@ class History:
         """Remove aborted data from the local segments that are in the store."""
         tiered = self.tiered
         config = {**vars_of(tiered.partition.config), "drops_aborted": True}
-        tiered.partition.reconfigure(type(tiered.config)(**config))
+        tiered.partition.config = type(tiered.config)(**config)
         work = tiered.partition.compaction.begin_pass(tiered.now_ms, key_count_max=1)
         if work is None:
             return

@@ -268,11 +268,11 @@ def test_the_marker_of_a_transaction_may_be_in_the_other_tier():
 def test_retention_of_the_whole_log_moves_its_start_in_the_store():
     tiered = filled(count=4)
     size = tiered.remote.manifest.segments[0].size
-    tiered.partition.reconfigure(replace(tiered.config, retention_bytes=2 * size))
+    tiered.partition.config = replace(tiered.config, retention_bytes=2 * size)
     tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 8
     assert tiered.saved[-1] == 8
-    tiered.partition.reconfigure(replace(tiered.config, retention_ms=10))
+    tiered.partition.config = replace(tiered.config, retention_ms=10)
     tiered.partition.deletion.apply_retention(tiered.now_ms + 10_000)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == tiered.partition.start_offset == 16
 
@@ -286,13 +286,13 @@ def test_the_size_of_the_log_counts_each_segment_once():
         tiered.sync()
     size = tiered.partition.size
     tiered.copy()
-    tiered.partition.reconfigure(replace(tiered.config, retention_bytes=size))
+    tiered.partition.config = replace(tiered.config, retention_bytes=size)
     tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 0
-    tiered.partition.reconfigure(replace(tiered.config, retention_bytes=size - 1))
+    tiered.partition.config = replace(tiered.config, retention_bytes=size - 1)
     tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 0
-    tiered.partition.reconfigure(replace(tiered.config, retention_bytes=size * 3 // 4))
+    tiered.partition.config = replace(tiered.config, retention_bytes=size * 3 // 4)
     tiered.partition.deletion.apply_retention(tiered.now_ms)
     assert tiered.partition.visible_start(Isolation.READ_COMMITTED) == 2
     assert tiered.partition.start_offset == 2

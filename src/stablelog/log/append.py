@@ -7,7 +7,6 @@ Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md,
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
@@ -23,11 +22,11 @@ from stablelog.batch.header import (
     headers_in,
     read_header,
 )
-from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_marker
+from stablelog.batch.markers import MarkerType, encode_marker, read_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, RefusedError
-from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin
-from stablelog.log.producer_state.producers import Producers
+from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin, PlannedBatch
+from stablelog.log.open_log import OpenLog
 from stablelog.log.record_checks import check_records, needs_records, refuse_log_append_time, wrong_time
 
 ATTRIBUTES = slice(21, 23)
@@ -136,44 +135,10 @@ def with_append_time(batch: Buffer, wall_ms: int) -> bytes:
 TransactionCheck = Callable[[BatchHeader], None]
 
 
-class PlannedBatch(NamedTuple):
-    """A batch that has passed all checks, with the bytes to write to the log.
-
-    Attributes:
-        header: the header, with the offset and the leader epoch that the log assigns.
-        head: the 61 bytes of this header.
-        buffers: all bytes of the batch, in one or more buffers.
-        marker: the decoded marker of a control batch; None if the batch is no transaction marker.
-    """
-
-    header: BatchHeader
-    head: Buffer
-    buffers: tuple[Buffer, ...]
-    marker: Marker | None = None
-
-
-class PlannedLog(Protocol):
-    """What the functions of this module need to know of a log. `Partition` has these attributes."""
-
-    topic: str
-    config: LogConfig
-    leader_epoch: int
-
-    @property
-    def end_offset(self) -> int:
-        """The offset that the next record gets."""
-
-    @property
-    def producer_state(self) -> Producers:
-        """The producer state of the log. An append plan changes it only if transaction verification refuses the batch:
-        the state then remembers the batch's sequence number, so that later batches are refused, too (KIP-890).
-        """
-
-
 def plan_append(
     batch: Buffer,
     origin: Origin,
-    log: PlannedLog,
+    log: OpenLog,
     wall_ms: int,
     *,
     transaction_check: TransactionCheck | None = None,
@@ -204,7 +169,7 @@ def plan_append(
         RefusedError: the batch is not valid, or its sequence, its producer epoch or its transaction is wrong.
         DamageError: the bytes are no batch, or the CRC does not match them.
     """
-    config, producers = log.config, log.producer_state
+    config, producers = log.config, log.log.producers
     if checked_header is None:
         header = read_header(batch)
         check_batch(header, batch, origin, topic=log.topic, config=config, wall_ms=wall_ms)
@@ -240,7 +205,7 @@ def plan_append(
     return PlannedBatch(header, head, (head, memoryview(batch)[HEADER.size :]))
 
 
-def is_next(log: PlannedLog, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
+def is_next(log: OpenLog, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
     """Whether the producer state would accept a client's batch now. It would not if the batch has a wrong sequence or
     an old producer epoch, or if it is a duplicate.
     """
@@ -248,7 +213,7 @@ def is_next(log: PlannedLog, header: BatchHeader, *, require_first_sequence_zero
         return True
     try:
         is_first_zero = log.end_offset == 0 or require_first_sequence_zero
-        kept = log.producer_state.check_batch(header, require_first_sequence_zero=is_first_zero)
+        kept = log.log.producers.check_batch(header, require_first_sequence_zero=is_first_zero)
     except RefusedError:
         return False
     return kept is None
@@ -289,7 +254,7 @@ def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
 
 
 def plan_markers(
-    markers: Sequence[MarkerWrite], log: PlannedLog, wall_ms: int
+    markers: Sequence[MarkerWrite], log: OpenLog, wall_ms: int
 ) -> tuple[list[Appended | RefusedError], list[PlannedBatch]]:
     """Check transaction markers that are written together, and encode their batches.
 
@@ -304,7 +269,7 @@ def plan_markers(
         Two lists. The first has for each marker its offsets, or the error that refuses the marker. The second has the
         batches to write.
     """
-    config, producers, offset = log.config, log.producer_state, log.end_offset
+    config, producers, offset = log.config, log.log.producers, log.end_offset
     outcomes: list[Appended | RefusedError] = []
     batches: list[PlannedBatch] = []
     planned: dict[int, MarkerWrite] = {}  # by producer id: the last marker of this call that will be written

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-from stablelog.batch.header import Codec
+from stablelog.batch.header import BatchHeader, Codec
 from stablelog.batch.markers import Marker
 from stablelog.env.disk import Buffer
 from stablelog.log.indexes.transaction_index import AbortedTxn
@@ -116,6 +116,22 @@ class Appended(NamedTuple):
     last_offset: int
     append_time_ms: int  # -1 in topics whose records keep their producers' timestamps
     duplicate: bool = False
+
+
+class PlannedBatch(NamedTuple):
+    """A batch that has passed all checks, with the bytes to write to the log.
+
+    Attributes:
+        header: the header, with the offset and the leader epoch that the log assigns.
+        head: the 61 bytes of this header.
+        buffers: all bytes of the batch, in one or more buffers.
+        marker: the decoded marker of a control batch; None if the batch is no transaction marker.
+    """
+
+    header: BatchHeader
+    head: Buffer
+    buffers: tuple[Buffer, ...]
+    marker: Marker | None = None
 
 
 class MarkerWrite(NamedTuple):

@@ -26,7 +26,6 @@ from stablelog.log.log_compaction import LogCompaction
 from stablelog.log.log_replication import LogReplication
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, OpenTxn, Origin, Slice
 from stablelog.log.offset_read import read_from_offset
-from stablelog.log.producer_state.producers import Producers
 from stablelog.log.record_deletion import RecordDeletion
 from stablelog.log.recovery import Known, RemovedTail, recover
 from stablelog.log.remote_tier import RemoteTier
@@ -59,7 +58,7 @@ class Partition:
         topic: the name of the topic.
         index: the number of the partition in its topic.
         directory: the partition's directory.
-        config: the partition's settings.
+        config: the partition's settings. New ones apply from the next append on.
         leader_epoch: the leader epoch of the batches that this broker appends.
         start_offset: the local log start offset: the offset of the first record on the local disk. Without a remote
             tier, this is the log start offset, that of the first record that can be read.
@@ -103,11 +102,6 @@ class Partition:
         self._order = order
         self._disk = disk
         self.leader_epoch = known.leader_epoch
-        self.start_offset: int
-        self.high_watermark: int
-        self.removed_tails: tuple[RemovedTail, ...]
-        self.log: LogWriter
-        self._now_ms: int  # the time of the broker's clock at the last append, or at the open
         self._load(known, listing, progress)
         self.deletion = RecordDeletion(disk, self, order)
         self.compaction = LogCompaction(
@@ -122,8 +116,8 @@ class Partition:
             self.restored = read_restored(self._disk, self.directory)
         interval = self.config.index_interval_bytes
         found = recover(listing, self.open_files, known, index_interval=interval, progress=progress)
-        self._now_ms = known.now_ms
-        self.removed_tails = tuple(found.removed_tails)
+        self._now_ms = known.now_ms  # the time of the broker's clock at the last append, or at the open
+        self.removed_tails: tuple[RemovedTail, ...] = tuple(found.removed_tails)
         self.log = log = LogWriter(
             self._disk,
             self.directory,
@@ -201,15 +195,6 @@ class Partition:
     def has_segment(self, segment: Segment) -> bool:
         """Whether the partition is open, and neither retention nor compaction has removed this segment."""
         return not self.availability.is_closed and any(one.is_same(segment) for one in self.log.segments)
-
-    @property
-    def producer_state(self) -> Producers:
-        """The producer state of the partition, which may hold a million producers. The caller must not change it."""
-        return self.log.producers
-
-    def reconfigure(self, config: LogConfig) -> None:
-        """Replace the partition's settings. They apply from the next append on."""
-        self.config = config
 
     @property
     def failure(self) -> UnavailableError | None:

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, UnavailableError
-from stablelog.log.append import PlannedBatch
 from stablelog.log.availability import Availability
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.names import SUMMARY, SegmentName
 from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.log.model import LogConfig, OpenTxn
+from stablelog.log.model import LogConfig, OpenTxn, PlannedBatch
 from stablelog.log.producer_state.producers import EndedTxn, Producers
 from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.recovery import Recovered

@@ -219,7 +219,7 @@ def test_what_is_open_at_a_checkpoint_is_repeated_in_its_transaction(monkeypatch
         assert {header.producer_epoch for header in headers if header.is_transactional} == {4}
         write = MarkerWrite(1, 4, Marker(MarkerType.COMMIT, 0))
         desk.log.partition.append_markers([write], now_ms=desk.log.now_ms)
-        assert desk.log.partition.producer_state.first_open_offset(-1) == -1
+        assert desk.log.partition.log.producers.first_open_offset(-1) == -1
 
     at_work(conversation)
 
@@ -258,7 +258,7 @@ def test_a_transaction_that_has_ended_holds_nothing(monkeypatch):
         desk.sync()
         write = MarkerWrite(1, 0, Marker(MarkerType.COMMIT, 0))
         desk.log.partition.append_markers([write], now_ms=desk.log.now_ms)
-        assert len(desk.log.partition.producer_state)
+        assert len(desk.log.partition.log.producers)
         desk.journal.append([(b"k", bytes(1200))])
         end = desk.log.partition.end_offset
         assert await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(()))) == end

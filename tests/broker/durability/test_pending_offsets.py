@@ -113,7 +113,7 @@ class Life:
             decision = coordinator.delete_offsets(group, [partition], now_ms=now_ms)
             self.events.append(("remove", None, (group, partition)))
             self.journal.append(decision.records)
-        elif self.log.partition.producer_state.open_transaction(producer_id) is not None:
+        elif self.log.partition.log.producers.open_transaction(producer_id) is not None:
             commit = chance.random() < 0.5
             self.events.append(("end", producer_id, commit))
             self.log.end(producer_id, commit=commit)

@@ -120,7 +120,7 @@ def test_records_are_deleted_though_the_local_index_of_the_offset_was_lost(tmp_p
             await desk.broker.tiering.copy_all()
             kept = log.size - log.segments()[0].size
             kept = dataclasses.replace(log.config, local_retention_ms=-1, local_retention_bytes=kept)
-            log.reconfigure(kept)
+            log.config = kept
             log.deletion.apply_retention(desk.broker.now_ms() + 1)
             assert log.start_offset > 0
             before, directory = await committed(desk, 0), log.directory

@@ -30,7 +30,7 @@ class Dropping(World):
     def reconfigure(self, **changes):
         values = {name: getattr(self.config, name) for name in self.config.__slots__}
         self.config = LogConfig(**{**values, **changes})
-        self.partition.reconfigure(self.config)
+        self.partition.config = self.config
 
     def log_of(self, row):
         return self.store_objects.objects[PARTITION.segment_key(row.base_offset, row.segment_id, LOG)]

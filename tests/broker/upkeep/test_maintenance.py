@@ -163,9 +163,9 @@ def test_ids_and_producers_that_were_not_used_for_long_are_forgotten():
                 desk.broker.partitions.require("t", 0),
                 desk.broker.transactions.default.coordinator,
             )
-            assert (len(coordinator.table), len(partition.producer_state)) == (1, 1)
+            assert (len(coordinator.table), len(partition.log.producers)) == (1, 1)
             clock.advance(2000)
-            await until(lambda: len(coordinator.table) == 0 and len(partition.producer_state) == 0)
+            await until(lambda: len(coordinator.table) == 0 and len(partition.log.producers) == 0)
 
     run(conversation())
 

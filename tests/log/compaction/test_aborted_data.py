@@ -305,11 +305,11 @@ def test_a_log_of_copies_replays_to_the_same_producers_and_to_the_entries_that_s
     assert copy.stable_offset == log.stable_offset
     same = [
         (one.producer_id, one.producer_epoch, one.batches[-1:], one.txn_first_offset)
-        for one in log.partition.producer_state
+        for one in log.partition.log.producers
     ]
     assert same == [
         (one.producer_id, one.producer_epoch, one.batches[-1:], one.txn_first_offset)
-        for one in copy.partition.producer_state
+        for one in copy.partition.log.producers
     ]
 
 

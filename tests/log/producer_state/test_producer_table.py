@@ -293,9 +293,9 @@ def test_producers_that_have_written_within_a_minute_are_not_packed(monkeypatch)
         unpacked.clear()
         for one in (1, 2, 3):
             given = header(one, 0, 1, 1, transactional=False, timestamp_ms=log.now_ms)
-            log.partition.producer_state.check_epoch(given)
+            log.partition.log.producers.check_epoch(given)
         assert sorted({1, 2, 3} - unpacked) == left
-    assert len(list(log.partition.producer_state)) == 3
+    assert len(list(log.partition.log.producers)) == 3
 
 
 def calls_of(work):

@@ -59,7 +59,7 @@ def test_sequences_wrap_to_zero():
     log = Log().write("-")
     log.append(1, sequence=2**31 - 2, count=1)
     log.append(1, sequence=2**31 - 1, count=3)
-    assert next(iter(log.partition.producer_state)).last_sequence == 1
+    assert next(iter(log.partition.log.producers)).last_sequence == 1
     assert refused(log.append, 1, sequence=3) is ErrorCode.out_of_order_sequence_number
     assert refused(log.append, 1, sequence=0) is ErrorCode.out_of_order_sequence_number
     log.append(1, sequence=2)
@@ -140,7 +140,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten():
     """Scenario 14: however long it has been silent."""
     log = Log(producer_id_expiration_ms=1000).write("P1 P2 P2c")
     assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS)) == 1
-    assert [producer.producer_id for producer in log.partition.producer_state] == [1]
+    assert [producer.producer_id for producer in log.partition.log.producers] == [1]
 
 
 def test_a_producer_that_wrote_at_the_limit_is_kept_where_another_goes():
@@ -149,7 +149,7 @@ def test_a_producer_that_wrote_at_the_limit_is_kept_where_another_goes():
     log.now_ms += 1
     log.append(2, transactional=False)
     assert sum(log.partition.deletion.expire_producers(log.now_ms + 1000)) == 1
-    assert [producer.producer_id for producer in log.partition.producer_state] == [2]
+    assert [producer.producer_id for producer in log.partition.log.producers] == [2]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -173,13 +173,13 @@ def test_an_open_transaction_is_open_after_a_restart(clean):
 def test_a_damaged_snapshot_is_passed_over(damage):
     """Scenario 16: empty, garbage, of a version that no release can have: what it said is made from the log."""
     log = write("P1 P2 P2c P1")
-    before = list(log.partition.producer_state)
+    before = list(log.partition.log.producers)
     log.partition.close()
     for name in log.disk.list_dir(DIRECTORY):
         if name.endswith((".snapshot", ".producers")):
             log.disk.write_atomic(DIRECTORY / name, damage)
     log.partition = log.open()
-    assert sorted(map(str, log.partition.producer_state)) == sorted(map(str, before))
+    assert sorted(map(str, log.partition.log.producers)) == sorted(map(str, before))
     assert log.stable_offset == 0
 
 
@@ -236,7 +236,7 @@ def test_after_a_start_with_an_earlier_clock_producers_expire_in_time():
     log.write("P3 P3c")
     assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS)) == 0
     assert sum(log.partition.deletion.expire_producers(log.now_ms + DAY_MS + 1)) == 2
-    assert [producer.producer_id for producer in log.partition.producer_state] == [2]
+    assert [producer.producer_id for producer in log.partition.log.producers] == [2]
 
 
 def test_a_plain_batch_within_an_open_transaction_is_refused():

@@ -33,12 +33,12 @@ def test_a_snapshot_that_does_not_describe_the_rebuilt_time_index_is_removed():
     log.partition.roll(log.now_ms)
     log.write("P1 P1a P2")
     log.partition.close()
-    known = list(log.partition.producer_state)
+    known = list(log.partition.log.producers)
     log.disk.lose(DIRECTORY / f"{0:020d}.summary")
     log.partition = log.open()
     assert not any(name.startswith(f"{5:020d}.") for name in log.disk.list_dir(DIRECTORY))
     assert list(verify_directory(log.disk, DIRECTORY)) == []
-    assert list(log.partition.producer_state) == known
+    assert list(log.partition.log.producers) == known
     log.reopen()
     assert f"{5:020d}.producers" in log.disk.list_dir(DIRECTORY)
     assert list(verify_directory(log.disk, DIRECTORY)) == []

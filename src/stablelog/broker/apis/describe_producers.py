@@ -51,7 +51,7 @@ async def handle(
     async def describe(name: str, index: int) -> "PartitionResponse":
         try:
             context.require(Operation.READ, ResourceType.TOPIC, name)
-            producers = broker.partitions.require(name, index, PARTITION_CODES).producer_state
+            producers = broker.partitions.require(name, index, PARTITION_CODES).log.producers
         except PARTITION_ERRORS as error:
             return messages.PartitionResponse(
                 partition_index=index,

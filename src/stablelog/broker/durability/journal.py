@@ -399,7 +399,7 @@ class Journal:
                 if producer_id is None:
                     batches.append(encode_batch(self._records(entries)))
                     continue
-                txn = self.partition.producer_state.open_transaction(producer_id)
+                txn = self.partition.log.producers.open_transaction(producer_id)
                 # A transaction that Apache Kafka has begun can have its offsets in a partition that is never trimmed.
                 if txn is not None:
                     batches.append(self._transactional(entries, producer_id, txn.producer_epoch))

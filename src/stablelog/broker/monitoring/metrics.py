@@ -320,7 +320,7 @@ def _remote_samples(partition: Partition, remote: RemoteTier, labels: tuple[str,
 
 def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     labels = (partition.topic, str(partition.index))
-    started_ms = partition.producer_state.oldest_open_started_ms
+    started_ms = partition.log.producers.oldest_open_started_ms
     oldest_s = 0.0 if started_ms is None else (now_ms - started_ms) / 1000
     lag = partition.high_watermark - partition.last_stable_offset
     yield Sample("stablelog_log_size_bytes", labels, partition.size)
@@ -335,5 +335,5 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     yield Sample("stablelog_high_watermark", labels, partition.high_watermark)
     yield Sample("stablelog_last_stable_offset", labels, partition.last_stable_offset)
     yield Sample("stablelog_last_stable_offset_lag", labels, lag)
-    yield Sample("stablelog_producer_ids", labels, len(partition.producer_state))
+    yield Sample("stablelog_producer_ids", labels, len(partition.log.producers))
     yield Sample("stablelog_oldest_open_transaction_seconds", labels, oldest_s)

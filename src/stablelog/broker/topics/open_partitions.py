@@ -185,7 +185,7 @@ class OpenPartitions:
     def add_recovered(self, topic: Topic, partition: Partition) -> None:
         """Publish a recovered partition of a topic, so that requests can use it."""
         opened = self._by_topic[topic]
-        partition.reconfigure(opened.log_config)  # The settings may have changed during recovery.
+        partition.config = opened.log_config  # The settings may have changed during recovery.
         opened.offline.pop(partition.index, None)
         self.connect([partition])
         opened.partitions[partition.index] = partition
@@ -210,4 +210,4 @@ class OpenPartitions:
             opened = self._by_topic[topic]
             opened.log_config = log_config(frozenset(topic.configs.items()))
             for partition in opened.partitions.values():
-                partition.reconfigure(opened.log_config)
+                partition.config = opened.log_config

@@ -46,7 +46,7 @@ class PartitionRepair:
         The caller calls this before anything else writes to the partition.
         """
         target = (partition.topic, partition.index)
-        self._groups.id_space.skip_past(partition.producer_state.greatest_id(GIVEN_ID_MAX))
+        self._groups.id_space.skip_past(partition.log.producers.greatest_id(GIVEN_ID_MAX))
         found = [
             TransactionInPartition(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
             for txn in partition.log.open_transactions()
