@@ -9,7 +9,7 @@ import stablelog
 from stablelog.client import cluster_pool
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.cluster_pool import ClusterPool
-from stablelog.client.core import cluster as cluster_module
+from stablelog.client.core.idle_connections import IDLE_MAX
 from stablelog.client.internals import clusters_of
 from stablelog.errors import RefusedError
 
@@ -53,7 +53,7 @@ def test_of_many_idle_connections_the_longest_idle_are_closed():
     with BlockingCluster(NOWHERE) as cluster:
         for number in range(20):
             cluster.return_connection(connection(number))
-        assert closed == list(range(20 - 2 * cluster_module.IDLE_MAX))
+        assert closed == list(range(20 - 2 * IDLE_MAX))
     assert sorted(closed) == list(range(20))
 
 

@@ -11,6 +11,7 @@ from stablelog.client.cluster_pool import ClusterPool, ClusterT
 from stablelog.client.core import arguments
 from stablelog.client.core import transaction_reader as core
 from stablelog.client.core.read_position import ReadPosition
+from stablelog.client.core.reader_start import After
 from stablelog.client.core.seeking import StartTime
 from stablelog.client.core.steps import Steps
 from stablelog.client.core.times import milliseconds
@@ -65,7 +66,7 @@ def check_selection(
     )
 
 
-def _after(after: ReadPosition | str | int | None) -> core.After:
+def _after(after: ReadPosition | str | int | None) -> After:
     if after is None or isinstance(after, ReadPosition):
         return after
     if isinstance(after, str):

@@ -167,8 +167,10 @@ class Link:
     """A connection to one of the brokers."""
 
     is_closed = is_awaiting = False
+    client_id = "scripted"
 
     def __init__(self, host, brokers):
+        self.features = {"transaction.version": 2}
         self.host, self.address = host, f"{host}:{PORT}"
         self._brokers = brokers
 

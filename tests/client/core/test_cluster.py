@@ -5,12 +5,12 @@ import re
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.cluster import FRESH_S, IDLE_MAX, Cluster
+from stablelog.client.core.cluster import FRESH_S, Cluster
 from stablelog.client.core.coordinators import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from stablelog.client.core.steps import Pause
 from stablelog.client.responses import RetriableError
 from stablelog.errors import RefusedError, UnavailableError
-from tests.client.core.scripted import Brokers, Link
+from tests.client.core.scripted import Brokers
 from tests.client.model_broker import ADDRESS, ModelBroker, ModelShell
 
 
@@ -71,13 +71,6 @@ def test_a_call_within_another_has_the_rest_of_its_time(brokers, cluster):
     with pytest.raises(UnavailableError, match="inner: no success within 5 s"):
         brokers.run(cluster.run_until_deadline(outer()))
     assert brokers.now <= 5
-
-
-def test_the_seconds_that_are_left_are_those_until_the_deadline_of_the_call(cluster):
-    assert cluster.time_left_s(100) == 5
-    with cluster.limit_waits_until(102.4):
-        assert cluster.time_left_s(100) == pytest.approx(2)
-        assert cluster.time_left_s(200) == 0
 
 
 def test_any_broker_that_answers_is_enough(brokers):
@@ -159,18 +152,6 @@ def test_the_coordinator_of_a_transactional_id_is_asked_for_once(brokers, cluste
     assert len(brokers.requests("FindCoordinator")) == 2
 
 
-def test_a_broker_is_found_by_its_id_or_refused_with_those_that_are_there(brokers, cluster):
-    assert brokers.run(cluster.node_connection(3)).host == "three"
-    with pytest.raises(RefusedError, match=r"^the cluster has no broker 9, only 1, 2, 3$"):
-        brokers.run(cluster.node_connection(9))
-    with pytest.raises(RetriableError, match="the cluster's metadata names no broker with id 9"):
-        cluster.address_of(9)
-
-
-def test_every_broker_has_a_connection(brokers, cluster):
-    assert [one.host for one in brokers.run(cluster.every_connection())] == ["one", "two", "three"]
-
-
 def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(brokers, cluster):
     first = brokers.run(cluster.lend_connection("one:9092"))
     cluster.return_connection(first)
@@ -179,15 +160,6 @@ def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(brokers, clust
     cluster.return_connection(first)
     assert first.is_closed
     assert brokers.run(cluster.lend_connection("one:9092")) is not first
-
-
-def test_a_few_idle_connections_are_kept_those_that_were_used_last(brokers, cluster):
-    lent = [Link("one", brokers) for _ in range(IDLE_MAX + 2)]
-    for one in lent:
-        cluster.return_connection(one)
-    assert [one.is_closed for one in lent] == [True, True] + [False] * IDLE_MAX
-    cluster.close()
-    assert all(one.is_closed for one in lent)
 
 
 def test_in_a_forked_process_the_parents_connections_are_dropped_and_not_closed(brokers, cluster):

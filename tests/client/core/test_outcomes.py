@@ -4,6 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.outcomes import (
+    WritingState,
     abort_error,
     aborted_error,
     is_decision,
@@ -87,3 +88,8 @@ def test_a_batch_of_a_topic_outside_the_transaction_names_the_group_of_the_trans
     assert str(naming_group(refused, "g")) == "the transaction was begun with group='g': no right"
     other = RefusedError(ErrorCode.message_too_large, "large")
     assert naming_group(other, "g") is other
+
+
+def test_an_outcome_in_doubt_is_not_final():
+    finals = {WritingState.COMMITTED, WritingState.ABORTED}
+    assert {state for state in WritingState if state.is_final} == finals

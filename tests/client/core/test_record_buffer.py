@@ -195,3 +195,17 @@ def test_one_bad_record_of_many_is_named_before_any_is_written(given_values, giv
 def test_many_records_for_a_partition_that_does_not_exist(buffer):
     with pytest.raises(RefusedError, match="has no partition 2, only 0 to 1"):
         ManyRecords([b"a"], None, (), 2, 0).check(buffer, "t")
+
+
+def test_the_place_of_an_appended_batch_is_that_of_the_first_one_whose_offset_is_known(buffer):
+    for partition in (0, 1):
+        add(buffer, b"v", partition)
+    assert buffer.appended_place() is None
+    for number, (records, batch) in enumerate([*buffer.take_all_batches(), *buffer.take_all_batches()]):
+        records.add_sent_batch(number, batch.count)
+    assert buffer.appended_place() is None
+    buffer.base_offsets[0] = -1  # the broker has the batch and no longer knows its offset
+    buffer.base_offsets[1] = 0
+    assert buffer.appended_place() == (("t", 1), 0)
+    buffer.base_offsets[0] = 5
+    assert buffer.appended_place() == (("t", 0), 5)

@@ -11,7 +11,8 @@ from typing import Any, Final
 from stablelog.client.call_threads import look_up_addresses, numeric_addresses, shared_threads
 from stablelog.client.core import cluster as core
 from stablelog.client.core.addresses import host_and_port, invalid_address
-from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
+from stablelog.client.core.call_limits import DEADLINE_S
+from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S
 from stablelog.client.core.connection import CLIENT_ID, BrokerConnection
 from stablelog.client.core.security import PLAINTEXT, PROBES, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S

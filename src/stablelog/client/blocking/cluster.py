@@ -14,10 +14,10 @@ from stablelog.client.blocking.connection import BlockingRunner, SocketConnectio
 from stablelog.client.core import cluster as core
 from stablelog.client.core import partitions
 from stablelog.client.core.admin.brokers import log_directories
+from stablelog.client.core.call_limits import DEADLINE_S
 from stablelog.client.core.cluster import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
-    DEADLINE_S,
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,

@@ -1,19 +1,19 @@
 """The rules by which the client finds the brokers of a cluster: connections, retries, leaders and coordinators."""
 
-import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core import arguments
+from stablelog.client.core.call_limits import DEADLINE_S, GRACE_S, CallLimits
 from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR, find_coordinators
+from stablelog.client.core.idle_connections import IdleConnections
 from stablelog.client.core.security import PLAINTEXT, SecuritySettings
-from stablelog.client.core.steps import NOW, Open, Pause, Steps
+from stablelog.client.core.steps import NOW, Open, Pause, Result, Steps
 from stablelog.client.responses import (
     ClosedError,
     RetriableError,
@@ -21,28 +21,18 @@ from stablelog.client.responses import (
     check,
     is_retriable,
 )
-from stablelog.client.topics import (
-    TopicDescription,
-    metadata_request,
-    read_topics,
-)
+from stablelog.client.topics import TopicDescription, metadata_request, read_topics
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
-Result = TypeVar("Result")
-
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # special timestamps of ListOffsets
-DEADLINE_S: Final = 30.0
 FRESH_S: Final = 1.0  # how old the number of partitions may be that a transaction uses
-IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
-LATE_MAX_S: Final = 0.5  # how long after its deadline a call may end
-GRACE_S: Final = LATE_MAX_S - 0.1  # how long after the deadline of a call its last attempt may wait
 
 _log = logging.getLogger("stablelog.client")
 
 
-class Cluster:
+class Cluster(CallLimits):
     """The client's knowledge of one cluster, and the steps that find its brokers. One call at a time runs its steps.
 
     Args:
@@ -52,13 +42,9 @@ class Cluster:
         backoff_s: the first pause between two attempts, and the greatest one.
 
     Attributes:
-        until: until when steps may wait for a broker, by the clock of `steps.Now`; None if no call is in progress.
         bootstrap: as given.
-        deadline_s: as given.
         security: as given.
         cluster_id: the id that the last metadata has named; None before.
-        are_retries_cancelled: whether `cancel_retries` was called, and `allow_retries` was not called since.
-        waiting_on: the connections on which a long poll waits. `cancel_retries` closes them, and thus ends it.
 
     Raises:
         TypeError: the addresses are no text.
@@ -73,17 +59,16 @@ class Cluster:
         security: SecuritySettings = PLAINTEXT,
         backoff_s: tuple[float, float] = (BACKOFF_FIRST_S, BACKOFF_MAX_S),
     ) -> None:
-        self.until: float | None = None
+        super().__init__(deadline_s)
         self._backoff_s = backoff_s
         # Since when no broker has responded to a wait for records; None if one has responded since.
         self.silent_since: float | None = None
         self.bootstrap = bootstrap
-        self.deadline_s = deadline_s
         self.security = security
         self._addresses = arguments.addresses(bootstrap)
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, BrokerConnection] = {}  # by address
-        self._idle: dict[str, list[BrokerConnection]] = {}  # the idle connections, by the broker's address
+        self._idle = IdleConnections()
         # The node id of the broker if the cluster has only one, which is then the coordinator of every transactional
         # id. None if the cluster has several brokers, or if metadata was not requested yet.
         self._sole_node_id: int | None = None
@@ -92,47 +77,19 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}  # (kind, key) -> node id
         self._explained: set[str] = set()  # the addresses for which `explain_closing` was called
         self.cluster_id: str | None = None
-        self.are_retries_cancelled = False
-        self.waiting_on: list[BrokerConnection] = []
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
-        for connection in itertools.chain(self._connections.values(), *self._idle.values()):
+        for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        self._idle.clear()
+        self._idle.close()
 
     def forget_connections(self) -> None:
         """In a forked process, drop the connections, which the parent process uses, and allow retries again."""
-        self._connections, self._idle, self.waiting_on, self.until = {}, {}, [], None
+        self._connections, self._idle, self.waiting_on, self.until = {}, IdleConnections(), [], None
         self.forget_metadata()
         self.allow_retries()
-
-    # --- time ---
-
-    @contextmanager
-    def limit_waits_until(self, until: float) -> Iterator[None]:
-        """Context in which no step waits for a broker after this time, by the clock of `steps.Now`. It has no value."""
-        before = self.until
-        self.until = until if before is None else min(before, until)
-        try:
-            yield
-        finally:
-            self.until = before
-
-    def run_until_deadline(self, steps: Steps[Result], limit_s: float | None = None) -> Steps[Result]:
-        """Run the steps of one call of the program, with all its retries, and return their result. The call fails at
-        the deadline of the cluster, or after `limit_s` seconds.
-        """
-        with self.limit_waits_until(
-            (yield NOW) + (self.deadline_s + GRACE_S if limit_s is None else limit_s)
-        ):
-            return (yield from steps)
-
-    def time_left_s(self, now: float) -> float:
-        """Return how many seconds the present call may still retry."""
-        left_s = self.deadline_s if self.until is None else self.until - GRACE_S - now
-        return max(0.0, min(self.deadline_s, left_s))
 
     # --- retries ---
 
@@ -190,21 +147,6 @@ class Cluster:
             if self.are_retries_cancelled:
                 raise UnavailableError(f"{what}: the call was cancelled. The last failure: {last}") from last
             backoff = min(2 * backoff, backoff_max)
-
-    def cancel_retries(self) -> None:
-        """Forbid retries until `allow_retries`: a call whose attempt fails raises at once. End a long poll."""
-        self.are_retries_cancelled = True
-        for connection in self.waiting_on:
-            connection.close()
-
-    def check_cancelled(self, what: str) -> None:
-        """Raise UnavailableError if retries are cancelled. `what` names the work in the message."""
-        if self.are_retries_cancelled:
-            raise UnavailableError(f"{what}: the call was cancelled")
-
-    def allow_retries(self) -> None:
-        """End the effect of `cancel_retries`: each call retries until its deadline again."""
-        self.are_retries_cancelled = False
 
     # --- connections ---
 
@@ -276,18 +218,11 @@ class Cluster:
 
     def lend_connection(self, address: str) -> Steps[BrokerConnection]:
         """Return a connection that no other call uses until the caller returns it by `return_connection`."""
-        idle = self._idle.get(address)
-        return idle.pop() if idle else (yield Open(address))
+        return self._idle.take(address) or (yield Open(address))
 
     def return_connection(self, connection: BrokerConnection) -> None:
         """Keep a lent connection for reuse. Close it if it broke, awaits a response, or enough are idle."""
-        idle = self._idle.setdefault(connection.address, [])
-        if connection.is_closed or connection.is_awaiting:
-            connection.close()
-        else:
-            idle.append(connection)
-        if len(idle) > IDLE_MAX:
-            idle.pop(0).close()  # close the connection that was idle for longest
+        self._idle.add(connection)
 
     # --- metadata ---
 
@@ -459,41 +394,16 @@ class Cluster:
             found.setdefault((yield from self.leader(*target)), []).append(target)
         return found
 
-    def node_ids(self) -> Steps[list[int]]:
-        """Return the ids of the brokers, from cached metadata or a request.
+    @property
+    def node_ids(self) -> list[int]:
+        """The ids of the brokers that metadata has named, in their order; empty before the first metadata."""
+        return sorted(self._nodes)
+
+    def refresh_node_ids(self) -> Steps[list[int]]:
+        """Request the ids of the brokers. Call this inside an attempt of `retrying`.
 
         Raises:
             UnavailableError: no broker responds.
         """
-        if not self._nodes:
-            yield from self.metadata(())
-        return sorted(self._nodes)
-
-    def every_connection(self) -> Steps[list[BrokerConnection]]:
-        """Return a connection to each broker of the cluster. Call this inside an attempt of `retrying`.
-
-        Raises:
-            UnavailableError: a broker does not respond.
-        """
         yield from self._metadata(())
-        found = []
-        for node_id in sorted(self._nodes):
-            connection = yield from self.connection_to(node_id)
-            found.append(connection)
-        return found
-
-    def node_connection(self, node_id: int) -> Steps[BrokerConnection]:
-        """Return a connection to the broker with this id. Call this inside an attempt of `retrying`.
-
-        Raises:
-            RefusedError: the cluster has no such broker.
-            UnavailableError: the broker does not respond.
-        """
-        if node_id not in self._nodes:
-            yield from self._metadata(())
-        if node_id not in self._nodes:
-            known = ", ".join(map(str, sorted(self._nodes)))
-            raise RefusedError(
-                ErrorCode.broker_id_not_registered, f"the cluster has no broker {node_id}, only {known}"
-            )
-        return (yield from self.connection_to(node_id))
+        return self.node_ids

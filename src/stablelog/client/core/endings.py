@@ -7,7 +7,6 @@ be unable to tell, for example because an operator has fenced the producer since
 a batch of the transaction is committed, or its producer is in the list of aborted transactions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -21,15 +20,14 @@ from stablelog.client.core.keys import RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import UNDECIDED, UNHEARD, lost_outcome, unknown_outcome
 from stablelog.client.core.partitions import fetch, list_offsets
 from stablelog.client.core.positions import offsets_after_commit
-from stablelog.client.core.producer import TV1_END, TV2_END, BatchProducer
-from stablelog.client.core.record_buffer import PartitionBuffer
+from stablelog.client.core.producer import BatchProducer
+from stablelog.client.core.record_buffer import AppendedPlace, RecordBuffer
 from stablelog.client.core.steps import Steps
+from stablelog.client.core.transaction_requests import end_request
 from stablelog.client.responses import FENCED_CODES, RetriableError, UnknownTopicOrPartitionError, check
 from stablelog.errors import OffsetOutOfRangeError, RefusedError
-from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import Fetched
-from stablelog.wire.message_classes import message_class
 
 # With these codes, the coordinator refuses to end a transaction that is not open. INVALID_TXN_STATE says that it has ended
 # in the other way. The others may also mean that the producer was fenced after the end.
@@ -39,8 +37,6 @@ _ENDED: Final = FENCED_CODES | {ErrorCode.invalid_txn_state, ErrorCode.invalid_p
 _NOT_CARRIED_OUT: Final = _ENDED | UNHEARD | {ErrorCode.transaction_abortable}
 NO_SEQUENCE: Final = JointCommit(-1, already=False)  # Apache Kafka does not number commits
 
-Place = tuple[TopicPartition, int]  # of a batch: the partition, and the offset at which it was appended
-
 
 class TransactionEnding(Protocol):
     """How a transaction ends at the broker: the requests for its commit and its abort.
@@ -48,20 +44,20 @@ class TransactionEnding(Protocol):
     Attributes:
         transactional_id: that of the transaction's producer.
         is_joint: whether the transaction ends by a joint commit.
+        is_commit_unanswered: whether the broker may have carried out a request for the commit, although no response says
+            so.
     """
 
     transactional_id: str
     is_joint: bool
+    is_commit_unanswered: bool
 
-    def commit(
-        self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
-    ) -> Steps[JointCommit]:
+    def commit(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[JointCommit]:
         """Request the commit, and return its result. The call may be repeated after any failure.
 
         Args:
             producer: the producer, of which the broker has acknowledged all batches.
             place: where a batch of the transaction was appended: its partition and offset. None if no offset is known.
-            on_unanswered: called for each request that the broker may have carried out, although no response says so.
 
         Raises:
             RefusedError: this request was not carried out. If an earlier one may have been carried out, the transaction
@@ -70,7 +66,7 @@ class TransactionEnding(Protocol):
             UnavailableError: no response within the deadline.
         """
 
-    def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
+    def abort(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[bool]:
         """Request the abort. Arguments and errors are those of `commit`.
 
         Returns:
@@ -92,10 +88,9 @@ class JointEnding:
     def __init__(self, cluster: Cluster, key: WriterKey, token: str) -> None:
         self._cluster, self._key, self._token = cluster, key, token
         self.transactional_id = key.transactional_id
+        self.is_commit_unanswered = False
 
-    def commit(
-        self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
-    ) -> Steps[JointCommit]:
+    def commit(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[JointCommit]:
         """Request the commit. Arguments, result and errors are those of `TransactionEnding.commit`."""
         return (
             yield from joint.commit(
@@ -106,11 +101,11 @@ class JointEnding:
                 retention_ms=RETENTION_S * 1000,
                 digest=self._token,
                 group=self._key.group,
-                on_unanswered=on_unanswered,
+                on_unanswered=self._set_commit_unanswered,
             )
         )
 
-    def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
+    def abort(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[bool]:
         """Request the abort. Arguments, result and errors are those of `TransactionEnding.abort`: True means that the
         transaction was committed before.
         """
@@ -124,8 +119,11 @@ class JointEnding:
             )
         )
 
+    def _set_commit_unanswered(self) -> None:
+        self.is_commit_unanswered = True
+
     def _children(self, producer: BatchProducer) -> list[joint.ChildId]:
-        return [(self.transactional_id, producer.producer_id, producer.producer_epoch)]
+        return [producer.identity]
 
 
 class KafkaEnding:
@@ -141,21 +139,14 @@ class KafkaEnding:
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self._cluster = cluster
         self.transactional_id = transactional_id
-        self._is_commit_unanswered = False  # whether the broker may have carried out a request for the commit
+        self.is_commit_unanswered = False
 
-    def commit(
-        self, producer: BatchProducer, place: Place | None, on_unanswered: Callable[[], None]
-    ) -> Steps[JointCommit]:
+    def commit(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[JointCommit]:
         """Request the commit. Arguments, result and errors are those of `TransactionEnding.commit`."""
-
-        def note() -> None:
-            self._is_commit_unanswered = True
-            on_unanswered()
-
         try:
-            yield from self._request_end(producer, note, commit=True)
+            yield from self._request_end(producer, commit=True)
         except RefusedError as refused:
-            if not self._is_commit_unanswered or refused.code is ErrorCode.invalid_txn_state:
+            if not self.is_commit_unanswered or refused.code is ErrorCode.invalid_txn_state:
                 raise  # the transaction is not committed
             if refused.code not in _ENDED:
                 raise unknown_outcome(UNDECIDED, refused) from refused
@@ -163,17 +154,17 @@ class KafkaEnding:
                 raise
         return NO_SEQUENCE
 
-    def abort(self, producer: BatchProducer, place: Place | None) -> Steps[bool]:
+    def abort(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[bool]:
         """Request the abort. Arguments, result and errors are those of `TransactionEnding.abort`: True means that the
         transaction was committed before.
         """
         try:
-            yield from self._request_end(producer, lambda: None, commit=False)
+            yield from self._request_end(producer, commit=False)
         except RefusedError as refused:
-            if refused.code not in _ENDED or not self._is_commit_unanswered:
+            if refused.code not in _ENDED or not self.is_commit_unanswered:
                 raise
             try:  # the transaction is not open any more, so that this only asks how it has ended
-                yield from self.commit(producer, place, lambda: None)
+                yield from self.commit(producer, place)
             except RefusedError as ended:
                 if ended.code not in _ENDED:
                     raise
@@ -181,7 +172,9 @@ class KafkaEnding:
                 return True
         return False
 
-    def _is_committed(self, producer: BatchProducer, place: Place | None, ended: RefusedError) -> Steps[bool]:
+    def _is_committed(
+        self, producer: BatchProducer, place: AppendedPlace | None, ended: RefusedError
+    ) -> Steps[bool]:
         try:
             return (yield from is_committed(self._cluster, producer, place, ended))
         except UnknownTopicOrPartitionError as missing:
@@ -189,16 +182,9 @@ class KafkaEnding:
         except RefusedError as refused:  # it is about the read, not about the transaction
             raise unknown_outcome(UNDECIDED, refused) from refused
 
-    def _request_end(
-        self, producer: BatchProducer, on_unanswered: Callable[[], None], *, commit: bool
-    ) -> Steps[None]:
+    def _request_end(self, producer: BatchProducer, *, commit: bool) -> Steps[None]:
         what = f"{'committing' if commit else 'aborting'} the transaction of {self.transactional_id!r}"
-        request = message_class(ApiKey.END_TXN, TV2_END if producer.is_tv2 else TV1_END, "request")(
-            transactional_id=self.transactional_id,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            committed=commit,
-        )
+        request = end_request(producer.identity, is_tv2=producer.is_tv2, commit=commit)
 
         def attempt() -> Steps[None]:
             coordinator = yield from self._cluster.coordinator(self.transactional_id)
@@ -207,49 +193,30 @@ class KafkaEnding:
                 answer = yield from coordinator.request_steps(request)
                 is_answered = answer.error_code is ErrorCode.none or answer.error_code in _NOT_CARRIED_OUT
             finally:
-                if not is_answered:
-                    on_unanswered()
+                if commit and not is_answered:
+                    self.is_commit_unanswered = True
             check(answer.error_code, what)
 
         yield from self._cluster.retrying(what, attempt)
-
-
-def appended_place(
-    batches: Mapping[TopicPartition, Sequence[int]], base_offsets: Mapping[int, int]
-) -> Place | None:
-    """Return the partition and the offset of one appended batch of a transaction; None if no offset is known. By this
-    batch the client can look up in the log how the transaction has ended.
-
-    Args:
-        batches: by partition, the number of each batch.
-        base_offsets: the offset of each batch by its number; -1 if unknown.
-    """
-    for target, sent in batches.items():
-        for number in sent:
-            if base_offsets.get(number, -1) >= 0:
-                return target, base_offsets[number]
-    return None
 
 
 def find_offsets(
     cluster: Cluster,
     ending: TransactionEnding,
     commit_sequence: int,
-    partitions: Mapping[TopicPartition, PartitionBuffer],
-    base_offsets: Mapping[int, int],
+    buffer: RecordBuffer,
 ) -> Steps[None]:
-    """Find the offsets of the records of a committed transaction, and store them in `partitions`. Errors are those of
+    """Find the offsets of the records of a committed transaction, and store them in its buffer. Errors are those of
     `positions.offsets_after_commit`.
 
     Args:
         cluster: the brokers.
         ending: how the transaction was committed.
         commit_sequence: the commit sequence of the transaction.
-        partitions: the records of the transaction by partition.
-        base_offsets: the offset of each batch by its number; -1 if unknown.
+        buffer: the records of the transaction.
     """
-    written = [records for records in partitions.values() if records.sent_count]
-    sent = [records.sent_batches(base_offsets) for records in written]
+    written = [records for records in buffer.partitions.values() if records.sent_count]
+    sent = [records.sent_batches(buffer.base_offsets) for records in written]
     if ending.is_joint:
         found = yield from offsets_after_commit(cluster, commit_sequence, sent)
     else:
@@ -284,7 +251,7 @@ def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEn
 
 
 def is_committed(
-    cluster: Cluster, producer: BatchProducer, place: Place | None, refused: RefusedError
+    cluster: Cluster, producer: BatchProducer, place: AppendedPlace | None, refused: RefusedError
 ) -> Steps[bool]:
     """Look up in the log how an ended transaction of a producer has ended. Return True if it was committed, and False
     if it was aborted.

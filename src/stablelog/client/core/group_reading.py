@@ -8,23 +8,23 @@ records are committed. Then it is *given up*: another member reads them again, s
 must not commit.
 """
 
-import uuid
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.core.fetched_records import FetchedRecords
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.outcomes import aborted_error
 from stablelog.client.core.partitions import list_offsets
 from stablelog.client.core.pauses import PausedPartitions
-from stablelog.client.core.record_reader import ReadBatch, RecordReader, records_of
+from stablelog.client.core.record_reader import RecordReader
 from stablelog.client.core.seeking import check_offsets
 from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.client.core.transaction_stream import ReadRecord
+from stablelog.client.core.uncommitted_offsets import UncommittedOffsets
 from stablelog.client.responses import RetriableError
 from stablelog.errors import DataLossError, RefusedError, StablelogError, UsageError
 from stablelog.types import TopicPartition
@@ -45,19 +45,6 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.rebalance_in_progress,
     }
 )
-
-
-class SeekTarget(NamedTuple):
-    """The offset to which a seek has moved a partition, until an offset is committed after it.
-
-    Attributes:
-        offset: the next offset to read.
-        token: the metadata of the next committed offset. If the coordinator returns it, an offset was committed after the
-            seek, even if the response to that commit was lost.
-    """
-
-    offset: int
-    token: str
 
 
 class GroupReading:
@@ -82,20 +69,15 @@ class GroupReading:
         self.member = member
         self._isolation = isolation
         self._start = STARTS[start]
-        self._sought: dict[TopicPartition, SeekTarget] = {}
+        self._uncommitted = UncommittedOffsets()
         self._paused = PausedPartitions()
         # Where partitions without a committed offset were read from first, if not from the start of their log.
         self._starts: dict[TopicPartition, int] = {}
         self._reader = RecordReader(cluster, {}, isolation)
-        self._batches: deque[ReadBatch] = deque()
-        self._records: deque[ReadRecord] = deque()  # those of the batches before `_batches`
-        self._handed_out: dict[TopicPartition, int] = {}  # the next offset, where it is not committed
+        self._fetched = FetchedRecords()
         # What the last call handed out, and what was handed out before it of the same partitions; None for nothing.
         self._undelivered: tuple[list[ReadRecord], dict[TopicPartition, int | None]] | None = None
-        self._given_up: set[TopicPartition] = set()  # partitions whose uncommitted records others read again
-        self.leaving: set[TopicPartition] = (
-            set()
-        )  # partitions that are kept for their records to be committed
+        self.leaving: set[TopicPartition] = set()
         self._leave_at = 0.0
         self._loss: DataLossError | None = None  # raised by the next call
         # How often the reader was to go back, and how often it has done so.
@@ -110,7 +92,7 @@ class GroupReading:
         """Return the next record; None if none is in memory, or a request is due first. `now` is the present time."""
         self._undelivered = None
         if (
-            not self._records
+            not self._fetched.ready
             or now >= self.member.next_due_s
             or self.leaving
             or self._backs_done != self._backs_wanted
@@ -143,15 +125,15 @@ class GroupReading:
             try:
                 yield from self._follow_assignment()
                 is_placed = yield from self._try_to_rewind()
-                if is_placed and self._loss is not None and not self._records:
+                if is_placed and self._loss is not None and not self._fetched.ready:
                     loss, self._loss = self._loss, None
                     raise loss
-                self._decode_batches(count_max)
+                self._fetched.decode_batches(count_max)
                 now = yield NOW
                 # A rebalance may have taken away all records that were collected.
-                until = None if not self._records else now + collect_s if until is None else until
+                until = None if not self._fetched.ready else now + collect_s if until is None else until
                 limit = until if until is not None else None if wait_s is None else began + wait_s
-                if len(self._records) >= count_max or (limit is not None and now >= limit):
+                if len(self._fetched.ready) >= count_max or (limit is not None and now >= limit):
                     return self._take_records(count_max)
                 left_s = WAIT_S if limit is None else min(WAIT_S, limit - now)
                 left_s = min(left_s, max(WAIT_MIN_S, self.member.next_due_s - now))
@@ -161,45 +143,32 @@ class GroupReading:
                 else:
                     yield from self._fetch_round(left_s)
             except StablelogError:
-                if not self._records or self._backs_done != self._backs_wanted:
+                if not self._fetched.ready or self._backs_done != self._backs_wanted:
                     raise
                 return self._take_records(count_max)  # the error comes again with the next call
 
     def _take_records(self, count_max: int) -> list[ReadRecord]:
-        records = self._records
-        taken = [records.popleft() for _ in range(min(count_max, len(records)))]
-        targets = {(record.topic, record.partition) for record in taken}
-        self._undelivered = taken, {target: self._handed_out.get(target) for target in targets}
-        for record in taken:
-            self._handed_out[record.topic, record.partition] = record.offset + 1
-        if not records and not self._batches:
+        taken = self._fetched.take_records(count_max)
+        ends = {(record.topic, record.partition): record.offset + 1 for record in taken}
+        self._undelivered = taken, self._uncommitted.offsets_of(ends)
+        if self._fetched.is_empty:
             # Markers at the end count as read: no lag is left.
-            for target in targets:
-                self._handed_out[target] = self._reader.positions[target]
+            ends = {target: self._reader.positions[target] for target in ends}
+        self._uncommitted.hand_out(ends)
         return taken
 
     def undo_last_read(self) -> None:
         """Undo the last read: an exception of a signal handler came before the program got its records."""
         if self._undelivered is not None:
             taken, before = self._undelivered
-            for target, offset in before.items():
-                if offset is None:
-                    self._handed_out.pop(target, None)
-                else:
-                    self._handed_out[target] = offset
-            self._records.extendleft(reversed(taken))
+            self._uncommitted.undo_hand_out(before)
+            self._fetched.put_back(taken)
             self._undelivered = None
-
-    def _decode_batches(self, count: int) -> None:
-        """Decode fetched batches until `count` records are in memory."""
-        while self._batches and len(self._records) < count:
-            self._records.extend(records_of(self._batches[0]))
-            self._batches.popleft()
 
     def _fetch_round(self, wait_s: float) -> Steps[None]:
         yield from self._resolve_starts()
         found = yield from self._reader.read_round(wait_s)
-        self._batches.extend(found.batches)
+        self._fetched.add_batches(found.batches)
         for (topic, partition), position in found.moved.items():
             self._loss = DataLossError(
                 f"{topic}-{partition} has no record at offset {position}, where group {self.member.group_id!r} was: "
@@ -212,14 +181,14 @@ class GroupReading:
     def _follow_assignment(self) -> Steps[None]:
         """Send a heartbeat if one is due. Stop reading revoked partitions, and start the assigned ones."""
         if self.leaving:
-            if self._handed_out.keys() & self.leaving and (yield NOW) < self._leave_at:
+            if self._uncommitted.offsets.keys() & self.leaving and (yield NOW) < self._leave_at:
                 return
-            self._stop_commits_of(self.leaving)
+            self._uncommitted.give_up(self.leaving)
             self.leaving = set()
         change = yield from self.member.follow_assignment()
         self._stop_reading((*change.revoked, *change.lost))
-        self._stop_commits_of(change.lost)
-        if self._handed_out.keys() & set(change.revoked):
+        self._uncommitted.give_up(change.lost)
+        if self._uncommitted.offsets.keys() & set(change.revoked):
             self.leaving, self._leave_at = set(change.revoked), (yield NOW) + GRACE_S
         for target, committed in change.assigned.items():
             self._reader.seek(target, self._start if committed is None else committed.offset)
@@ -241,19 +210,8 @@ class GroupReading:
         for target in gone:
             self._reader.remove_partition(target)
             self._starts.pop(target, None)
-            self._sought.pop(target, None)
-        self._drop_records(gone)
-
-    def _drop_records(self, targets: Collection[TopicPartition]) -> None:
-        """Drop records of these partitions that were fetched and that the program has not got."""
-        self._batches = deque(batch for batch in self._batches if batch.target not in targets)
-        self._records = deque(one for one in self._records if (one.topic, one.partition) not in targets)
-
-    def _stop_commits_of(self, targets: Iterable[TopicPartition]) -> None:
-        """Stop committing offsets of these partitions: other members may read their records again."""
-        for target in targets:
-            if self._handed_out.pop(target, None) is not None:
-                self._given_up.add(target)
+            self._uncommitted.seeks.pop(target, None)
+        self._fetched.drop_records(gone)
 
     # --- going back ---
 
@@ -266,22 +224,16 @@ class GroupReading:
         wanted = self._backs_wanted
         if wanted == self._backs_done:
             return True
-        self._batches.clear()
-        self._records.clear()
+        self._fetched.clear()
         targets = list(self._reader.positions)
         committed = (yield from self.member.committed_offsets_once(targets)) if targets else {}
         if committed is None:
             return False
-        self._handed_out.clear()
-        self._given_up.clear()
+        sought = self._uncommitted.rewind(targets, committed)
         for target in targets:
-            at, sought = committed.get(target), self._sought.get(target)
-            if sought is not None and (at is None or at.metadata != sought.token):
-                self._handed_out[target] = sought.offset
-                self._reader.seek(target, sought.offset)
-                continue
-            self._sought.pop(target, None)
-            self._reader.seek(target, self._starts.get(target, self._start) if at is None else at.offset)
+            at = committed.get(target)
+            start = self._starts.get(target, self._start) if at is None else at.offset
+            self._reader.seek(target, sought.get(target, start))
         self._loss = None
         self._backs_done = wanted
         return True
@@ -357,28 +309,25 @@ class GroupReading:
         return sorted(targets)
 
     def _move_to_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._drop_records(offsets)
+        self._fetched.drop_records(offsets)
         self._undelivered = None
         for target, offset in offsets.items():
             self._reader.seek(target, offset)
-            self._handed_out[target] = offset
-            self._sought[target] = SeekTarget(offset, f"seek:{uuid.uuid4().hex}")
+            self._uncommitted.seek(target, offset)
 
     def seek_tokens(self) -> dict[TopicPartition, str]:
         """Return the metadata of the next committed offset of each partition that a seek has moved."""
-        return {target: sought.token for target, sought in self._sought.items()}
+        return {target: sought.token for target, sought in self._uncommitted.seeks.items()}
 
     def pause(self, topic: str, partition: int | None) -> None:
         """Return no more records of a partition, or of all partitions of a topic, until `resume` is called."""
         self._paused.pause(topic, partition)
-        for target in self._paused.select_paused(self._reader.positions):
-            ready = [one.offset for one in self._records if (one.topic, one.partition) == target]
-            ready += [
-                max(one.first_offset, one.header.base_offset) for one in self._batches if one.target == target
-            ]
-            if ready:
-                self._reader.seek(target, ready[0])
-        self._drop_records(self._paused.select_paused(self._reader.positions))
+        paused = self._paused.select_paused(self._reader.positions)
+        for target in paused:
+            first_offset = self._fetched.first_offset(target)
+            if first_offset is not None:
+                self._reader.seek(target, first_offset)
+        self._fetched.drop_records(paused)
 
     def resume(self, topic: str, partition: int | None) -> None:
         """Return the records of a paused partition or topic again.
@@ -408,7 +357,7 @@ class GroupReading:
         if self._is_writing:
             raise UsageError("a transaction of this reader is open: it commits the offsets")
         yield from self.cluster.run_until_deadline(self._rewind_to_seeks())
-        offsets = dict(self._handed_out) if self._backs_done == self._backs_wanted else {}
+        offsets = dict(self._uncommitted.offsets) if self._backs_done == self._backs_wanted else {}
         try:
             yield from self.cluster.run_until_deadline(
                 self.member.commit_offsets(offsets, self.seek_tokens())
@@ -416,10 +365,10 @@ class GroupReading:
         except RefusedError as refused:
             if refused.code not in NOT_A_MEMBER:
                 raise
-            self._stop_commits_of(offsets)
-        self.mark_committed(offsets)
-        if self._given_up:
-            gone, self._given_up = sorted(self._given_up), set()
+            self._uncommitted.give_up(offsets)
+        self._uncommitted.mark_committed(offsets)
+        gone = self._uncommitted.take_given_up()
+        if gone:
             raise RefusedError(
                 ErrorCode.illegal_generation,
                 f"the offsets of {_names(gone)} are not committed: {self._taken_away_message()}. That member reads the records "
@@ -428,17 +377,10 @@ class GroupReading:
 
     def _rewind_to_seeks(self) -> Steps[None]:
         """Before a commit, go back if a seek is not committed, so that the commit contains its offset."""
-        sought = list(self._sought)
+        sought = list(self._uncommitted.seeks)
         if sought:
             yield from self._rewind_now()
-            self._given_up.update(target for target in sought if target not in self._reader.positions)
-
-    def mark_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Record that these offsets are committed, so that the next commit leaves them out."""
-        for target, offset in offsets.items():
-            self._sought.pop(target, None)
-            if self._handed_out.get(target, offset + 1) <= offset:
-                del self._handed_out[target]
+            self._uncommitted.given_up.update(one for one in sought if one not in self._reader.positions)
 
     def _taken_away_message(self) -> str:
         return (
@@ -463,7 +405,7 @@ class GroupReading:
         unknown: then the reader goes back. Only the transaction that was begun last counts.
         """
         if committed is not None:
-            self.mark_committed(committed)
+            self._uncommitted.mark_committed(committed)
         if writer is self._writer:
             self._is_writing = False
             if committed is None:
@@ -477,9 +419,10 @@ class GroupReading:
         """
         if self.is_closed or writer is not self._writer or self._backs_wanted != self._backs_done:
             raise aborted_error("its reader goes back to the committed offsets, or is closed")
-        if self._given_up:
-            raise aborted_error(f"{self._taken_away_message()}: {_names(sorted(self._given_up))}")
-        return dict(self._handed_out)
+        given_up = sorted(self._uncommitted.given_up)
+        if given_up:
+            raise aborted_error(f"{self._taken_away_message()}: {_names(given_up)}")
+        return dict(self._uncommitted.offsets)
 
     # --- the end ---
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.cluster import GRACE_S, Cluster
+from stablelog.client.core.call_limits import GRACE_S
+from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.fetch_request import receive_fetch, send_fetch
 from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.responses import check, is_retriable

@@ -67,6 +67,11 @@ class WritingState(Enum):
     COMMITTED = auto()
     ABORTED = auto()
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the outcome is known."""
+        return self in (WritingState.COMMITTED, WritingState.ABORTED)
+
 
 UNDECIDED: Final = "whether the transaction is committed"
 Outcome = Committed | RefusedError | DataLossError

@@ -13,7 +13,6 @@ Source: KIP-98, KIP-890.
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -21,18 +20,19 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import SEQUENCE_MAX
 from stablelog.batch.stamping import stamp_producer
 from stablelog.client.core.batch_queue import BatchQueue, PendingBatch
-from stablelog.client.core.cluster import GRACE_S, Cluster
+from stablelog.client.core.call_limits import GRACE_S
+from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import BrokerConnection
+from stablelog.client.core.producer_errors import LOST_BATCH, TOO_LARGE, producer_error, too_large_error
 from stablelog.client.core.steps import NOW, Pause, Steps
 from stablelog.client.core.topic_ids import TopicIds
-from stablelog.client.responses import (
-    RETRIABLE_CODES,
-    RetriableError,
-    code_in_words,
-    is_retriable,
-    refused_error,
+from stablelog.client.core.transaction_requests import (
+    ProducerIdentity,
+    add_partitions_request,
+    end_request,
+    init_producer_request,
 )
-from stablelog.client.topics import by_topic
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, is_retriable
 from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
@@ -46,20 +46,6 @@ TIMEOUT_MS = 60_000
 BACKOFF_S = 0.05
 TV2_PRODUCE = 12  # the first version of Produce that adds partitions to the transaction
 TV1_PRODUCE = TV2_PRODUCE - 1
-TV2_END = 5  # the first version of EndTxn that returns the next producer epoch
-TV1_END = TV2_END - 1
-INIT = 5  # the version of InitProducerId
-
-_ENDED = frozenset(
-    {
-        ErrorCode.producer_fenced,
-        ErrorCode.invalid_producer_epoch,
-        ErrorCode.invalid_txn_state,
-        ErrorCode.invalid_producer_id_mapping,
-        ErrorCode.transaction_abortable,
-    }
-)
-_LOST = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
 
 
 @dataclass(eq=False, slots=True)
@@ -157,22 +143,19 @@ class BatchProducer:
             connection = yield from self._cluster.any_connection()  # each broker gives ids of producers
         else:
             connection = yield from self._coordinator()
-        timeout = timedelta(milliseconds=self._transaction_timeout_ms)
         answer = yield from connection.request_steps(
-            message_class(ApiKey.INIT_PRODUCER_ID, INIT, "request")(
-                transactional_id=self._transactional_id, transaction_timeout=timeout
-            )
+            init_producer_request(self._transactional_id, self._transaction_timeout_ms)
         )
-        if answer.error_code is ErrorCode.invalid_transaction_timeout:
-            raise RefusedError(
-                answer.error_code,
-                f"the transaction timeout of {self._transaction_timeout_ms} ms is greater than transaction.max.timeout.ms "
-                "of the broker: reduce the timeout, or increase that setting",
-            )
         self._check_code(answer.error_code, "InitProducerId")
         if answer.producer_id < 0 or answer.producer_epoch < 0:
             raise RetriableError(f"the response of {connection.address} has no producer id")
         return answer
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The identity of a producer with a transactional id, for requests to its coordinator."""
+        assert self._transactional_id is not None
+        return ProducerIdentity(self._transactional_id, self.producer_id, self.producer_epoch)
 
     def _coordinator(self) -> Steps[BrokerConnection]:
         """Return the connection to the coordinator, and store which transaction version it supports."""
@@ -222,12 +205,7 @@ class BatchProducer:
     def _request_end(self, *, commit: bool) -> Steps[Any]:
         coordinator = yield from self._coordinator()
         answer = yield from coordinator.request_steps(
-            message_class(ApiKey.END_TXN, TV2_END if self._is_tv2 else TV1_END, "request")(
-                transactional_id=self._transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                committed=commit,
-            )
+            end_request(self.identity, is_tv2=self._is_tv2, commit=commit)
         )
         self._check_code(answer.error_code, "EndTxn")
         return answer
@@ -363,23 +341,8 @@ class BatchProducer:
         new = self._queue.targets - self._added
         if not new:
             return
-        from kio.schema.add_partitions_to_txn.v3.request import (
-            AddPartitionsToTxnRequest,
-            AddPartitionsToTxnTopic,
-        )
-
         coordinator = yield from self._cluster.coordinator(transactional_id)
-        answer = yield from coordinator.request_steps(
-            AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=transactional_id,
-                v3_and_below_producer_id=self.producer_id,
-                v3_and_below_producer_epoch=self.producer_epoch,
-                v3_and_below_topics=tuple(
-                    AddPartitionsToTxnTopic(name=topic, partitions=tuple(partitions))
-                    for topic, partitions in by_topic(sorted(new)).items()
-                ),
-            )
-        )
+        answer = yield from coordinator.request_steps(add_partitions_request(self.identity, new))
         for topic in answer.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:
                 if result.partition_error_code is not ErrorCode.operation_not_attempted:
@@ -432,38 +395,20 @@ class BatchProducer:
         again, queue this batch again, too, and return the name of the error, for a message. Otherwise raise the error.
         """
         code = result.error_code
-        if code in _LOST and self._queue.has_older(pending):
+        if code in LOST_BATCH and self._queue.has_older(pending):
             self._queue.requeue_batches([pending])
             return str(code.name)
         what = f"appending to {pending.topic}-{pending.partition}"
-        if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
-            raise RefusedError(
-                code,
-                f"{what} was refused: a batch of {len(pending.batch)} bytes (records: {pending.record_count}) is more than "
-                f"max.message.bytes of {pending.topic} allows. Make the batches smaller or the setting larger",
-            )
+        if code in TOO_LARGE:
+            raise too_large_error(code, what, pending)
         why = getattr(result, "error_message", None)
         self._check_code(code, what + (f" ({why})" if why else ""))
         raise AssertionError(code)
 
     def _check_code(self, code: ErrorCode, what: str) -> None:
-        if code is ErrorCode.none:
-            return
-        if self._transactional_id is None:
-            raise refused_error(code, f"{what}: {code_in_words(code)}")
-        transaction = f"the transaction of {self._transactional_id!r}"
-        if code in _ENDED:
-            raise refused_error(
-                code,
-                f"{transaction} has ended: {what} was refused ({code_in_words(code)}). It was aborted after its timeout of "
-                f"{self._transaction_timeout_ms} ms, fenced by a later producer, or committed without this batch",
-            )
-        if code in _LOST:
-            raise RefusedError(
-                code,
-                f"{transaction} has lost a batch: {what} was refused ({code_in_words(code)}). Abort it and write it again",
-            )
-        raise refused_error(code, f"{what} for {self._transactional_id!r}: {code_in_words(code)}")
+        """Raise the error for a refusal, unless the code is NONE. `what` names the refused work in the message."""
+        if code is not ErrorCode.none:
+            raise producer_error(code, what, self._transactional_id, self._transaction_timeout_ms)
 
     def _requeue_unacknowledged(self, failure: Exception) -> Steps[None]:
         """After a failure, receive all outstanding responses. Queue the unacknowledged batches again in their order,

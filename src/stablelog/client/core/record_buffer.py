@@ -85,6 +85,7 @@ class PartitionBuffer:
 
 
 Place = tuple[PartitionBuffer, int]  # a record: its partition, and its number there
+AppendedPlace = tuple[TopicPartition, int]  # a batch that was sent: its partition, and its base offset
 
 
 class UnsentBatch(NamedTuple):
@@ -110,6 +111,8 @@ class RecordBuffer:
         partitions: the partitions of the records.
         first: the place of the first record; None if there is none.
         last: the place of the last record; None if there is none.
+        base_offsets: the base offset of each acknowledged batch by its number, as `BatchProducer.append` has returned it;
+            -1 if it is unknown.
         is_due: whether `take_due_batches` has batches to return. The caller should send them before the next `add_record`.
     """
 
@@ -118,6 +121,7 @@ class RecordBuffer:
         self.partitions: dict[TopicPartition, PartitionBuffer] = {}
         self.first: Place | None = None
         self.last: Place | None = None
+        self.base_offsets: dict[int, int] = {}
         self.is_due = False
         self._size = 0  # bytes of the unsent records of all partitions
         self._full: set[TopicPartition] = set()  # partitions with a batch that should be sent
@@ -254,6 +258,16 @@ class RecordBuffer:
     def take_all_batches(self) -> list[UnsentBatch]:
         """Remove and return all unsent batches."""
         return [batch for records in self.partitions.values() for batch in self._take_batches(records, 0)]
+
+    def appended_place(self) -> AppendedPlace | None:
+        """Return the partition and the offset of one appended batch; None if no offset is known. By this batch the client
+        can look up in the log how the transaction has ended.
+        """
+        for records in self.partitions.values():
+            for number in records.batch_numbers:
+                if self.base_offsets.get(number, -1) >= 0:
+                    return records.target, self.base_offsets[number]
+        return None
 
     def drop_unsent(self) -> None:
         """Free the bytes of unsent records when the transaction has ended. Futures keep references to this buffer."""

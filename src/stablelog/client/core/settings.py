@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from stablelog.batch.codec import Codec
 from stablelog.client.core.arguments import seconds, text, wrong_type
-from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S, DEADLINE_S
+from stablelog.client.core.call_limits import DEADLINE_S
+from stablelog.client.core.cluster import BACKOFF_FIRST_S, BACKOFF_MAX_S
 from stablelog.client.core.connection import CLIENT_ID
 from stablelog.client.core.security import (
     ALIASES,

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.commits import Commit
-from stablelog.client.core.cuts import Cut, describe_cut
+from stablelog.client.core.cuts import describe_cut
 from stablelog.client.core.group_names import check_group
 from stablelog.client.core.long_poll import WAIT_MAX_S
 from stablelog.client.core.pauses import PausedPartitions
-from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits, check_holds
-from stablelog.client.core.seeking import StartTime, check_offsets, offsets_since
+from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits
+from stablelog.client.core.reader_start import After, start_of_cuts, start_of_partitions
+from stablelog.client.core.seeking import check_offsets
 from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.core.transaction_stream import (
     CommittedTransaction,
@@ -29,9 +30,6 @@ from stablelog.client.core.transaction_stream import (
 from stablelog.client.topics import TopicDescription
 from stablelog.errors import DataLossError, OffsetOutOfRangeError, RefusedError, UsageError
 from stablelog.types import TopicPartition
-from stablelog.wire.extension.cut import NOT_KNOWN
-
-After = ReadPosition | StartTime | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +245,9 @@ class TransactionReader:
     def _partition_steps(self, cluster: Cluster) -> Steps[None]:
         """Emit the transactions of each partition in the order of their commits, taking the partitions in turn."""
         patience = ReaderWait(cluster, lambda: self.wait_s)
-        topics, marks = yield from self._start_of_partitions(cluster)
+        topics, marks = yield from start_of_partitions(
+            cluster, self._selection.topics, self._selection.group, self._start, self._sought.keys()
+        )
         if self._sought:
             yield from self._check_seek_offsets(cluster)
             marks |= {
@@ -313,47 +313,6 @@ class TransactionReader:
                 del self._sought[target]
                 raise
 
-    def _start_of_partitions(
-        self, cluster: Cluster
-    ) -> Steps[tuple[dict[str, TopicDescription], dict[TopicPartition, Mark]]]:
-        """Return the topics by name, and for each partition the mark at which to begin."""
-        names, group, start = self._selection.topics, self._selection.group, self._start
-        if isinstance(
-            start, ReadPosition
-        ):  # what was read of the partitions of seeks does not matter any more
-            kept = {target: mark for target, mark in start.marks.items() if target not in self._sought}
-            start = replace(start, marks=kept)
-        topics = (yield from check_holds(cluster, start, names)) if isinstance(start, ReadPosition) else None
-        cuts: dict[str, Cut] = {}
-        if start is None or group is not None or start != 0:
-            for name in names:  # one request for each topic, because their transaction groups may differ
-                cuts[name] = yield from describe_cut(cluster, (name,), group=group)
-        if topics is None:
-            topics = yield from cluster.metadata(names)  # after the cuts: its leader epochs are not older
-        targets = [(name, partition) for name in names for partition in topics[name].partitions]
-        if start is None:
-            return topics, {
-                target: Mark(offset, cut.commit_sequence, topics[target[0]].leader_epoch(target[1]))
-                for cut in cuts.values()
-                for target, offset in cut.offsets.items()
-            }
-        if isinstance(start, StartTime):
-            found = yield from offsets_since(cluster, targets, start.time_ms)
-            return topics, {
-                target: Mark(offset, 0, topics[target[0]].leader_epoch(target[1]))
-                for target, (offset, _) in found.items()
-            }
-        if isinstance(start, ReadPosition):
-            return topics, {target: _mark_in(start, target, cuts[target[0]]) for target in targets}
-        if start > 0:
-            if len(targets) > 1:
-                raise UsageError(
-                    f"the commit sequence {start} has no single meaning for the {len(targets)} partitions of {', '.join(names)}, which are "
-                    "read separately: pass the `position` of a reader, or read with cut=True"
-                )
-            _check_nothing_removed(cuts[names[0]], start)
-        return topics, dict.fromkeys(targets, Mark(UNKNOWN, start))
-
     # --- all partitions together ---
 
     def _cut_steps(self, cluster: Cluster) -> Steps[None]:
@@ -361,16 +320,7 @@ class TransactionReader:
         names = self._selection.topics
         patience = ReaderWait(cluster, lambda: self.wait_s)
         start = self._start
-        topics = (yield from check_holds(cluster, start, names)) if isinstance(start, ReadPosition) else None
-        cut = yield from describe_cut(cluster, names, group=self._selection.group)
-        if topics is None:
-            topics = yield from cluster.metadata(names)
-        if isinstance(start, StartTime):
-            since = yield from offsets_since(cluster, cut.offsets, start.time_ms)
-            firsts = (sequence - 1 for _, sequence in since.values() if sequence is not None)
-            # A commit after the cut may not be durable in all its partitions yet.
-            start = max(cut.whole_after(), min([cut.commit_sequence, *firsts]))
-        after, marks = _start_of_cuts(start, cut, topics)
+        cut, topics, after, marks = yield from start_of_cuts(cluster, names, self._selection.group, start)
         streams = self._begin_streams(cluster, topics, marks, group=cut.group, commit_sequence=after)
         if isinstance(start, ReadPosition) and start.commit_sequence:
             self._marks |= start.marks  # a later reader checks them
@@ -396,72 +346,6 @@ class TransactionReader:
                     )
                     for target in added
                 }
-
-
-def _start_of_cuts(
-    start: ReadPosition | int | None, cut: Cut, topics: dict[str, TopicDescription]
-) -> tuple[int, dict[TopicPartition, Mark]]:
-    """Find where a reader of cuts begins.
-
-    Args:
-        start: a position, a commit sequence, or None for new commits only.
-        cut: the present cut of the topics.
-        topics: the topics by name.
-
-    Returns:
-        The commit sequence after which the reader begins, and for each partition the mark at which to begin.
-    """
-    if start is None:
-        after = cut.commit_sequence
-        return after, {
-            target: Mark(offset, after, topics[target[0]].leader_epoch(target[1]))
-            for target, offset in cut.offsets.items()
-        }
-    after = start.commit_sequence if isinstance(start, ReadPosition) else start
-    if after == 0:
-        after = cut.whole_after()  # skip transactions that have lost records in some partition
-    _check_nothing_removed(cut, after)
-    if after > cut.last_commit_sequence:
-        raise DataLossError(
-            f"there is no commit {after}: the last one is {cut.last_commit_sequence}. The broker was restored from a copy, or "
-            "the commit sequence is of another transaction group"
-        )
-    return after, dict.fromkeys(cut.offsets, Mark(UNKNOWN, after))
-
-
-def _check_nothing_removed(cut: Cut, after: int) -> None:
-    """Before the first read, check that retention has removed no transaction after the commit sequence `after`.
-
-    Raises:
-        DataLossError: records may have been removed. If the broker does not know the last commit sequence in the
-            deleted segments, it reports the commit sequence before the first remaining transaction.
-    """
-    whole_after = min(cut.whole_after(), cut.commit_sequence)
-    if whole_after > after:
-        raise DataLossError(
-            f"records of transactions after commit sequence {after} may have been removed: all transactions after "
-            f"{whole_after} are whole"
-        )
-
-
-def _mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
-    """Return the mark of one partition in a position. For a partition that was added to its topic later, return the
-    beginning.
-
-    Raises:
-        DataLossError: a transaction after the mark was torn.
-    """
-    mark = position.marks.get(target, Mark(UNKNOWN, 0))
-    torn, removed = cut.torn.get(target, -1), cut.removed.get(target, NOT_KNOWN)
-    if 0 < mark.commit_sequence < torn:
-        raise DataLossError(
-            f"records of transactions up to commit sequence {torn} were removed from {target[0]}-{target[1]}, and the "
-            f"position is {mark.commit_sequence}"
-        )
-    if NOT_KNOWN < removed <= mark.commit_sequence and mark.commit_sequence > 0:
-        # No transaction after the mark was removed, although the partition may begin after it.
-        return mark._replace(offset=UNKNOWN)
-    return mark
 
 
 def _next_up_to(

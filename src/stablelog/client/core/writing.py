@@ -21,15 +21,10 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import Codec
 from stablelog.client.core import joint
 from stablelog.client.core.arguments import topic_name
+from stablelog.client.core.beginning import begin_under_key
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.endings import (
-    Place,
-    TransactionEnding,
-    appended_place,
-    choose_ending,
-    find_offsets,
-)
-from stablelog.client.core.keys import ENDING_WAIT_S, EPOCH_MAX, LOST, RETENTION_S, WriterKey
+from stablelog.client.core.endings import TransactionEnding, find_offsets
+from stablelog.client.core.keys import EPOCH_MAX, LOST, RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import (
     UNDECIDED,
     Committed,
@@ -48,12 +43,7 @@ from stablelog.client.core.outcomes import (
 from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.record_buffer import RecordBuffer, UnsentBatch
 from stablelog.client.core.steps import NOW, Result, Steps
-from stablelog.errors import (
-    DataLossError,
-    OutcomeUnknownError,
-    RefusedError,
-    UnavailableError,
-)
+from stablelog.errors import DataLossError, OutcomeUnknownError, RefusedError, UnavailableError
 
 CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transaction
 
@@ -108,16 +98,12 @@ class Writing:
         self.records = RecordBuffer()
         self.producer: BatchProducer | None = None
         self._ending: TransactionEnding  # set before the producer
-        # The base offset of each batch, by the number that `BatchProducer.append` has returned.
-        self._base_offsets: dict[int, int] = {}
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
-        self._committed: Committed | None = None
         self._outcome: Outcome | None = None
         self._has_finished = False  # whether `_finish` has run to its end
         # Whether a call has sent a part of the records and did not end: an exception has interrupted it.
         self._is_torn = False
-        self._is_unanswered = False  # whether a request for the commit was sent and not answered
         self._is_to_abort = False  # whether a caller has requested the abort
         self._is_cancelled = False
 
@@ -195,32 +181,13 @@ class Writing:
     def _begin_producer(self) -> Steps[None]:
         """Begin the transaction under its key of joint commits; under a new key if this one is refused."""
         self.is_key_free = False
-        deadline_s = self.cluster.deadline_s
-        try:
-            yield from self._begin_under_key(
-                min(ENDING_WAIT_S, deadline_s) if self.key.may_be_ending else deadline_s
-            )
-        except RefusedError as refused:
-            if refused.code not in LOST:
-                raise
-        except UnavailableError:
-            if not self.key.may_be_ending or self.cluster.are_retries_cancelled:
-                raise
-        else:
-            return
-        self.key = WriterKey(self.key.group)
-        yield from self._begin_under_key(deadline_s)
-
-    def _begin_under_key(self, deadline_s: float) -> Steps[None]:
-        self._ending = yield from choose_ending(self.cluster, self.key, self._token)
-        self.producer = BatchProducer(
+        self.key, self._ending, self.producer = yield from begin_under_key(
             self.cluster,
-            self._ending.transactional_id,
-            transaction_timeout_ms=max(1, int(self.timeout_s * 1000)),
-            deadline_s=self.cluster.deadline_s,
-            on_acknowledged=self._base_offsets.__setitem__,
+            self.key,
+            self._token,
+            timeout_s=self.timeout_s,
+            on_acknowledged=self.records.base_offsets.__setitem__,
         )
-        yield from self.producer.begin(deadline_s=deadline_s)
 
     @property
     def status(self) -> str:
@@ -253,8 +220,8 @@ class Writing:
             DataLossError: it is committed, but its records were removed before their positions were known.
         """
         self._report_outcome()
-        if self._committed is not None:
-            return self._committed
+        if isinstance(self._outcome, Committed):
+            return self._outcome
         if self._state is WritingState.OPEN:
             yield from self.flush()
             now = yield NOW
@@ -269,9 +236,7 @@ class Writing:
             yield from self._request_commit()
         assert self._commit_sequence is not None
         try:
-            yield from find_offsets(
-                self.cluster, self._ending, self._commit_sequence, self.records.partitions, self._base_offsets
-            )
+            yield from find_offsets(self.cluster, self._ending, self._commit_sequence, self.records)
         except DataLossError as removed:
             raise self._set_failed(removed, WritingState.COMMITTED) from removed.__cause__
         except (RefusedError, UnavailableError) as failure:
@@ -320,7 +285,7 @@ class Writing:
             self.cancel()
             with suppress(RefusedError, OutcomeUnknownError):  # try only once
                 yield from self.cluster.run_until_deadline(self.abort(), CANCEL_S)
-            if not self._has_ended:
+            if not self._state.is_final:
                 self.cluster.allow_retries()
 
     def cancel(self) -> bool:
@@ -328,7 +293,7 @@ class Writing:
         is requested; one that was requested before may still happen. Call `end_with_block` next.
         """
         is_first, self._is_cancelled = not self._is_cancelled, True
-        if not self._has_ended:
+        if not self._state.is_final:
             self.cluster.cancel_retries()
         return is_first
 
@@ -339,11 +304,6 @@ class Writing:
             if self.producer is not None:  # the broker aborts it at the next InitProducerId under the key
                 self._free_key(may_be_ending=True)
             self._set_failed(self._overdue())
-
-    @property
-    def _has_ended(self) -> bool:
-        """Whether the outcome is known, so that others may use the `Cluster` object."""
-        return self._state in (WritingState.COMMITTED, WritingState.ABORTED)
 
     @property
     def transactional_id(self) -> str:
@@ -359,13 +319,13 @@ class Writing:
         """
         assert self.producer is not None
         try:
-            found = yield from self._ending.commit(self.producer, self._appended_place, self._set_unanswered)
+            found = yield from self._ending.commit(self.producer, self.records.appended_place())
         except UnavailableError as failure:
             raise unknown_outcome(UNDECIDED, failure) from failure
         except RefusedError as refused:
             if self._ending.is_joint and (yield NOW) - self._asked_at > RETENTION_S / 2:
                 raise lost_outcome(f"the broker no longer remembers it: {refused}") from refused
-            if self._is_unanswered and not is_decision(refused):
+            if self._ending.is_commit_unanswered and not is_decision(refused):
                 raise unknown_outcome(UNDECIDED, refused) from refused
             found = yield from self._abort_refused(refused)
         if found.already and found.digest != self._token:
@@ -382,23 +342,14 @@ class Writing:
             ended = self._set_failed_by(refused)
             raise ended from ended.__cause__
         try:
-            return (yield from self._ending.commit(self.producer, self._appended_place, self._set_unanswered))
+            return (yield from self._ending.commit(self.producer, self.records.appended_place()))
         except (RefusedError, UnavailableError) as failure:
             raise unknown_outcome(UNDECIDED, failure) from failure
-
-    @property
-    def _appended_place(self) -> Place | None:
-        """The partition and the offset of an appended batch; None if no offset is known."""
-        sent = {records.target: records.batch_numbers for records in self.records.partitions.values()}
-        return appended_place(sent, self._base_offsets)
-
-    def _set_unanswered(self) -> None:
-        self._is_unanswered = True  # the broker may have carried out a request for the commit
 
     def _request_abort(self) -> Steps[bool]:
         """Request the abort. Return True if the transaction is aborted, and False if it was committed before."""
         assert self.producer is not None
-        is_committed = yield from self._ending.abort(self.producer, self._appended_place)
+        is_committed = yield from self._ending.abort(self.producer, self.records.appended_place())
         if not is_committed:
             self._free_key(may_be_ending=True)  # the broker responds before the abort markers are written
         return not is_committed
@@ -475,7 +426,7 @@ class Writing:
             for place in (self.records.first, self.records.last)
         )
         committed = Committed(commit_sequence, first, last)
-        self._state, self._committed, self._outcome = WritingState.COMMITTED, committed, committed
+        self._state, self._outcome = WritingState.COMMITTED, committed
         self._report_outcome()
         return committed
 
@@ -493,5 +444,4 @@ class Writing:
         self._on_end(self._outcome)
         self.records.drop_unsent()
         self.records = RecordBuffer()
-        self._base_offsets = {}
         self._has_finished = True

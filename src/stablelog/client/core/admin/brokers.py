@@ -1,4 +1,4 @@
-"""Requests for the brokers of a cluster and for their data directories (KIP-113)."""
+"""Connections to given brokers of a cluster, and requests for the brokers and their data directories (KIP-113)."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -6,10 +6,11 @@ from contextlib import suppress
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import Steps
 from stablelog.client.responses import RetriableError
 from stablelog.client.topics import by_topic
-from stablelog.errors import UnavailableError
+from stablelog.errors import RefusedError, UnavailableError
 from stablelog.types import TopicPartition
 
 
@@ -20,7 +21,35 @@ def list_brokers(cluster: Cluster) -> Steps[dict[int, str]]:
         UnavailableError: no broker responds.
     """
     yield from cluster.metadata(())
-    return {node_id: cluster.address_of(node_id) for node_id in (yield from cluster.node_ids())}
+    return {node_id: cluster.address_of(node_id) for node_id in cluster.node_ids}
+
+
+def every_connection(cluster: Cluster) -> Steps[list[BrokerConnection]]:
+    """Return a connection to each broker of the cluster. Call this inside an attempt of `Cluster.retrying`.
+
+    Raises:
+        UnavailableError: a broker does not respond.
+    """
+    found = []
+    for node_id in (yield from cluster.refresh_node_ids()):
+        connection = yield from cluster.connection_to(node_id)
+        found.append(connection)
+    return found
+
+
+def node_connection(cluster: Cluster, node_id: int) -> Steps[BrokerConnection]:
+    """Return a connection to the broker with this id. Call this inside an attempt of `Cluster.retrying`.
+
+    Raises:
+        RefusedError: the cluster has no such broker.
+        UnavailableError: the broker does not respond.
+    """
+    if node_id not in cluster.node_ids and node_id not in (yield from cluster.refresh_node_ids()):
+        known = ", ".join(map(str, cluster.node_ids))
+        raise RefusedError(
+            ErrorCode.broker_id_not_registered, f"the cluster has no broker {node_id}, only {known}"
+        )
+    return (yield from cluster.connection_to(node_id))
 
 
 def log_directories(cluster: Cluster, targets: Iterable[TopicPartition] = ()) -> Steps[dict[int, list[str]]]:
@@ -38,7 +67,9 @@ def log_directories(cluster: Cluster, targets: Iterable[TopicPartition] = ()) ->
         for topic, partitions in by_topic(targets).items()
     )
     found = {}
-    for node_id in (yield from cluster.node_ids()):
+    if not cluster.node_ids:
+        yield from cluster.metadata(())
+    for node_id in cluster.node_ids:
         with suppress(UnavailableError, RetriableError):
             connection = yield from cluster.connection_to(node_id)
             response = yield from connection.request_steps(DescribeLogDirsRequest(topics=topics or None))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, Literal, NamedTuple
 
+from stablelog.client.core.admin.brokers import node_connection
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.steps import Steps
@@ -143,4 +144,4 @@ def _connection(cluster: Cluster, kind: str, name: str) -> Steps[BrokerConnectio
         return (yield from cluster.any_connection())
     if not name.isdecimal():
         raise UsageError(f"{name!r} is not the id of a broker: write a number")
-    return (yield from cluster.node_connection(int(name)))
+    return (yield from node_connection(cluster, int(name)))

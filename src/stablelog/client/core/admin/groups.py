@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.client.core.admin.brokers import every_connection
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import INVALID
 from stablelog.client.core.coordinators import GROUP_COORDINATOR
@@ -82,7 +83,7 @@ def list_groups(cluster: Cluster) -> Steps[list[ListedGroup]]:
 
     def attempt() -> Steps[list[ListedGroup]]:
         found: dict[str, ListedGroup] = {}
-        for connection in (yield from cluster.every_connection()):
+        for connection in (yield from every_connection(cluster)):
             response = yield from connection.request_steps(request)
             check(response.error_code, "listing groups")
             for group in response.groups:

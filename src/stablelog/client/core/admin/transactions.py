@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.client.core.admin.brokers import every_connection
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.coordinators import TRANSACTION_COORDINATOR
@@ -93,7 +94,7 @@ def list_transactions(
 
     def attempt() -> Steps[list[ListedTransaction]]:
         found: dict[str, ListedTransaction] = {}
-        for connection in (yield from cluster.every_connection()):
+        for connection in (yield from every_connection(cluster)):
             response = yield from connection.request_steps(request)
             check(response.error_code, "listing transactions")
             if response.unknown_state_filters:

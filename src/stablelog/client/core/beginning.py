@@ -1,0 +1,72 @@
+"""The beginning of a transaction of the native client: it gets a producer under a key of joint commits."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.endings import TransactionEnding, choose_ending
+from stablelog.client.core.keys import ENDING_WAIT_S, LOST, WriterKey
+from stablelog.client.core.producer import BatchProducer
+from stablelog.client.core.steps import Steps
+from stablelog.errors import RefusedError, UnavailableError
+
+
+class BegunTransaction(NamedTuple):
+    """A transaction that has begun at the broker.
+
+    Attributes:
+        key: the key of the joint commit: the given one, or a new one if the broker refused that.
+        ending: how the transaction is going to end.
+        producer: sends its batches.
+    """
+
+    key: WriterKey
+    ending: TransactionEnding
+    producer: BatchProducer
+
+
+def begin_under_key(
+    cluster: Cluster,
+    key: WriterKey,
+    token: str,
+    *,
+    timeout_s: float,
+    on_acknowledged: Callable[[int, int], None],
+) -> Steps[BegunTransaction]:
+    """Begin a transaction under a key of joint commits. Begin it under a new key of the same transaction group if another
+    client may use the given one, or if the broker still writes the abort markers of the key's last transaction.
+
+    Args:
+        cluster: the brokers.
+        key: the key.
+        token: the digest of the joint commit: a value that no other commit has.
+        timeout_s: after this time the coordinator aborts the transaction.
+        on_acknowledged: called for each acknowledged batch with its number and its base offset.
+
+    Raises:
+        RefusedError: the broker refuses the transactional id or the timeout, or has no transaction groups.
+        UnavailableError: the broker does not respond within the deadline.
+    """
+
+    def begin(key: WriterKey, deadline_s: float) -> Steps[BegunTransaction]:
+        ending = yield from choose_ending(cluster, key, token)
+        producer = BatchProducer(
+            cluster,
+            ending.transactional_id,
+            transaction_timeout_ms=max(1, int(timeout_s * 1000)),
+            deadline_s=cluster.deadline_s,
+            on_acknowledged=on_acknowledged,
+        )
+        yield from producer.begin(deadline_s=deadline_s)
+        return BegunTransaction(key, ending, producer)
+
+    deadline_s = cluster.deadline_s
+    try:
+        return (yield from begin(key, min(ENDING_WAIT_S, deadline_s) if key.may_be_ending else deadline_s))
+    except RefusedError as refused:
+        if refused.code not in LOST:
+            raise
+    except UnavailableError:
+        if not key.may_be_ending or cluster.are_retries_cancelled:
+            raise
+    return (yield from begin(WriterKey(key.group), deadline_s))
