@@ -76,8 +76,9 @@ class Broker:
         clock: broker time, and the wall clock.
         on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something failed
             unexpectedly that does not belong to a single connection or partition.
-        make_flush: called with the arguments of `GroupFlush`; returns the object that makes appended batches durable.
-        is_restoring: whether the caller is the restore that makes the directory, and has locked it.
+        make_flush: makes the object that writes appended batches to disk; called with the arguments of `GroupFlush`.
+        is_restoring: whether the caller is a restore from the object store, which has created and locked the directory
+            itself.
 
     Attributes:
         acls: the ACLs; None if the broker has no authorizer, so that every client may do everything.
@@ -281,7 +282,7 @@ class Broker:
         """Open all partitions and write the transaction markers that they lack, without the other background work of
         `start`.
 
-        For a program that reads the data directory and then stops the broker.
+        This is for a program that only reads the data directory, and then stops the broker.
         """
         self._is_started = True
         self.tasks.start("flush", self.flush.run)
@@ -293,13 +294,16 @@ class Broker:
             await self._opening.open_all()
         except DiskError as error:
             log.error(
-                "the recovery points cannot be written, so the next start reads more of the logs: %s", error
+                "the file of recovery points cannot be written: the next start then checks more of the "
+                "logs, which takes longer, and nothing is lost. %s",
+                error,
             )
         self.transactions.all_partitions_opened()
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """Handle the opening of a partition.
+        """Make a newly opened partition usable: write the transaction markers that it lacks, and wake the requests that
+        wait for the partition.
 
         Args:
             partition: the open partition.
@@ -318,7 +322,7 @@ class Broker:
     async def _end_work(self, topic_name: str) -> None:
         """Wait until no thread reads or writes open partitions of a topic.
 
-        After this call, no thread begins to read or write them before the caller's next await.
+        The caller can then remove their files: until its next await, no thread begins to read or write them.
         """
         while True:
             await self.compactor.end_compaction_of(topic_name)
@@ -358,7 +362,7 @@ class Broker:
             self.tasks.stop_broker(failed)
 
     def check_after_fault(self) -> None:
-        """Handle what an unexpected exception in a request has left incomplete.
+        """Find the changes that an unexpected exception in a request has left incomplete, and stop using their data.
 
         A partition with an incomplete append goes offline. A coordinator with an incomplete decision stops the broker:
         the decision is in memory and not in the coordinator's log, so clients could be told of a commit that a restart

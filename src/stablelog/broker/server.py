@@ -43,7 +43,7 @@ class Server:
         directory: the data directory.
         disk: the disk of the data directory.
         clock: the broker's clock.
-        stopping: an event that the server sets when it has to stop.
+        stopping: an event that the server sets when a failure forces it to stop, and that the caller waits for.
 
     Attributes:
         connections: the open connections.

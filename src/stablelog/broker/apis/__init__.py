@@ -109,12 +109,14 @@ class Context(NamedTuple):
         """Refuse an operation that the client may not carry out on a resource.
 
         Raises:
-            RefusedError: with the error code for resources of this type.
+            RefusedError: the client may not carry out the operation. The error has the error code for resources of this
+                type.
         """
         if not self.allows(operation, kind, name):
             raise RefusedError(
                 DENIED_CODES[kind],
-                f"the client is not authorized to {operation.name} on {kind.name} {name[:NAME_SHOWN_MAX]!r}: ask for an ACL",
+                f"the client is not authorized to {operation.name} on {kind.name} "
+                f"{name[:NAME_SHOWN_MAX]!r}: ask for an ACL",
             )
 
     def denied_code(
@@ -124,7 +126,9 @@ class Context(NamedTuple):
         return None if self.allows(operation, kind, name) else DENIED_CODES[kind]
 
     def allows_some(self, operation: Operation, kind: ResourceType) -> bool:
-        """Return whether there is a resource of this type on which the client may carry out the operation."""
+        """Return whether the client may carry out the operation on at least one resource of this type, whatever its
+        name.
+        """
         return self.access is None or self.access.allows_some(operation, kind)
 
     def allowed_operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
@@ -138,7 +142,8 @@ class Context(NamedTuple):
 
         Args:
             count: the number of partitions.
-            strict_since: the first version of the API whose clients know the error code of the refusal.
+            strict_since: the first version of the API whose clients know the error code of the refusal. Older clients
+                are not refused; they have to wait afterwards.
 
         Raises:
             RefusedError: the client is above its quota already, and knows the error code.
@@ -212,7 +217,8 @@ def check_no_missing_markers(broker: Broker, target: TopicPartition, code: Error
     Args:
         broker: the broker of the partition.
         target: topic and index of the partition.
-        code: the error code of the refusal, after which clients of the API retry; None for KAFKA_STORAGE_ERROR.
+        code: the error code of the refusal. Clients of the API must retry after it. None stands for
+            KAFKA_STORAGE_ERROR.
 
     Raises:
         RefusedError: the partition lacks markers. The error has `code`.

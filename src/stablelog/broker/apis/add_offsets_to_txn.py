@@ -1,7 +1,8 @@
 """AddOffsetsToTxn (25): add the offsets log to a transaction, before the transaction commits offsets of a consumer
 group.
 
-Behaviour: committed offsets belong to no transaction group, so transactions of all transaction groups may commit them.
+Behaviour: a transaction of any transaction group may commit offsets, because committed offsets belong to no transaction
+group (a transaction group is a set of topics whose commits are numbered together).
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """AlterClientQuotas (49): set and remove quotas. Changes are durable before the response.
 
-Behaviour: each entity is changed or refused as a whole, and the entities are independent of each other. An entity or a
-key that is named twice is refused, as in Apache Kafka. The quotas take effect with the next request of each client.
-Version notes: v1 flexible.
+Behaviour: all quotas of an entity (such as a user) are changed, or none of them. A refused entity does not affect the
+others. An entity or a key that is named twice is refused, as in Apache Kafka. The quotas take effect with the next
+request of each client. Version notes: v1 flexible.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (45): move replicas to other brokers. There is one broker, so no replica moves.
 
-Behaviour: an assignment to this broker alone is the present one, which is a success. Any other assignment is refused.
-A request to cancel a reassignment (null replicas) gets NO_REASSIGNMENT_IN_PROGRESS.
+Behaviour: a request to assign a partition to this broker alone succeeds, because that is the present assignment. Any
+other assignment is refused. A request to cancel a reassignment (null replicas) gets NO_REASSIGNMENT_IN_PROGRESS.
 Version notes: v1 says whether the number of replicas may change; only one replica is possible.
 """
 

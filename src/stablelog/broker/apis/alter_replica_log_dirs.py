@@ -1,8 +1,8 @@
 """AlterReplicaLogDirs (34): move replicas to another data directory. The broker has one, so no replica moves.
 
-Behaviour: a partition is already in the broker's data directory, which is a success. Another directory gets
-LOG_DIR_NOT_FOUND for each partition, whether the partition exists or not, as in Apache Kafka.
-Version notes: v2 flexible.
+Behaviour: a request to move a partition to the broker's data directory succeeds, because the partition is there
+already. For another directory, the response has LOG_DIR_NOT_FOUND for each partition, whether the partition exists or
+not, as in Apache Kafka. Version notes: v2 flexible.
 """
 
 from pathlib import Path

@@ -5,9 +5,9 @@ the program that writes the children.
 
 Behaviour: a version at or below the last committed version is COMMITTED, and the client has nothing to do for it. An
 open version belongs to the run that begins it: the coordinator aborts open children of other runs, and refuses children
-that other runs begin later. A run can have an order: a run of a lower order never takes a version from a run of a
-higher order. A request without a run only asks for the state of the version. The response is sent when the record of
-the version and its run is durable in the commit log.
+that other runs begin later. A run can have a number, its order: a run of a lower order never takes a version from a run
+of a higher order. A request without a run only asks for the state of the version. The response is sent when the record
+of the version and its run is durable in the commit log.
 """
 
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ async def require_joint(
         operation: the operation.
 
     Raises:
-        RefusedError: transactional_id_authorization_failed.
+        RefusedError: the client may not; the error code is transactional_id_authorization_failed.
     """
     context.require(operation, ResourceType.TRANSACTIONAL_ID, child_prefix(key, group=group))
     if context.access is not None:

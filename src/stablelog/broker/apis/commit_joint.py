@@ -82,7 +82,8 @@ def _offset_records(
         if code is not None:
             raise RefusedError(
                 code,
-                f"group {asked.group_id!r}: partition {asked.topic}-{asked.partition_index} does not exist or is not open",
+                f"group {asked.group_id!r}: partition {asked.topic}-{asked.partition_index} does not exist "
+                "or is not open yet: check its name, or retry",
             )
         by_group[asked.group_id][target] = OffsetCommit(
             asked.committed_offset, NO_LEADER_EPOCH, asked.committed_metadata
@@ -145,7 +146,7 @@ async def _require_rights(request: "messages.CommitJointRequest", context: Conte
     """Check that the client may write each child of the joint commit, and commit each offset.
 
     Raises:
-        RefusedError: it may not. The error has the code for the resource.
+        RefusedError: the client may not do one of these. The error has the error code for that type of resource.
     """
     await require_joint(
         context, request.group, request.key, [child.transactional_id for child in request.children]

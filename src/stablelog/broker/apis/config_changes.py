@@ -59,8 +59,8 @@ class PresentConfigs(NamedTuple):
 
     Attributes:
         own: the values that are set for the resource itself.
-        effective: returns the value in effect of a setting that has no value of its own, or "". Raises UsageError for a
-            setting that the resource does not have.
+        effective: returns the value in effect of a setting for which the resource has no value of its own; "" if there
+            is none. Raises UsageError for a setting that the resource does not have.
     """
 
     own: Mapping[str, str]
@@ -81,7 +81,9 @@ def _check_new_values(configs: Sequence[NamedValue]) -> None:
         UsageError: a value is too long.
     """
     if len({config.name for config in configs}) < len(configs):
-        raise RefusedError(ErrorCode.invalid_request, "a setting is named twice")
+        raise RefusedError(
+            ErrorCode.invalid_request, "a setting is named twice in the request: name each once"
+        )
     for config in configs:
         if config.value is not None and len(config.value) > VALUE_SIZE_MAX:
             raise UsageError(
@@ -139,7 +141,8 @@ def _change_group(
     if resource.name not in groups and len(groups) >= GROUPS_MAX:
         raise RefusedError(
             ErrorCode.policy_violation,
-            f"{GROUPS_MAX} groups have settings of their own: delete those of another group",
+            f"{GROUPS_MAX} groups have settings of their own: this is the maximum. Delete the settings of "
+            "another group first",
         )
     if validate_only:
         return

@@ -96,11 +96,11 @@ class ConfigValue(NamedTuple):
 def require_config_right(context: Context, operation: Operation, resource_type: int, name: str) -> None:
     """Check that the client may describe or change the settings of a resource.
 
-    As in Kafka, the right for the settings of a topic or a group is one on the topic or group. For all other settings
-    it is one on the cluster.
+    As in Kafka, the settings of a topic or a group need a right on this topic or group, and all other settings need a
+    right on the cluster.
 
     Raises:
-        RefusedError: it may not. The error has the code for the resource.
+        RefusedError: the client may not. The error has the error code for that type of resource.
     """
     if resource_type == ConfigResourceType.TOPIC:
         context.require(operation, acls.ResourceType.TOPIC, name)
@@ -190,8 +190,8 @@ def group_config_values(broker: Broker, group: str) -> list[ConfigValue]:
 
 
 def broker_config_values(broker: Broker, resource: BrokerResource) -> list[ConfigValue]:
-    """Return settings of a resource of type BROKER: every setting if the resource is this broker, or only the dynamic
-    settings if it stands for all brokers of the cluster.
+    """Return settings of a resource of type BROKER: every setting if the resource is this broker, or only the settings
+    that were set dynamically for all brokers, if the resource stands for all brokers of the cluster.
     """
     if resource is BrokerResource.ALL:
         texts = broker.config.dynamic_defaults

@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe (69): state, members, epochs and assignments of consumer groups (KIP-848).
 
-Version notes: v1 the kind of each member.
+Version notes: v1 adds the kind of each member (classic or consumer protocol).
 """
 
 from typing import TYPE_CHECKING

@@ -65,7 +65,8 @@ async def _create_bindings(
         For each entry, the error for which it was refused; None if its ACL exists now.
 
     Raises:
-        RefusedError: no ACL was created.
+        RefusedError: no ACL was created, because the broker has no authorizer, the client may not create ACLs, or the
+            disk refused the write.
     """
     context.require(Operation.ALTER, ResourceType.CLUSTER)
     if broker.acls is None:

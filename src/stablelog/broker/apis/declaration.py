@@ -1,4 +1,6 @@
-"""The declaration of an API: what the broker, its documents and its tests know of the API apart from its handler."""
+"""The declaration of an API: its versions, rights and error codes, which the broker, its documents and its tests use.
+The handler of the API is a separate function.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +19,8 @@ class ServedApi(Api):
     Attributes:
         is_login: whether the requests are messages of a login, which a listener with SASL accepts at any time.
         rights: the rights that the handler checks. Empty: each client may send the request.
-        codes: the error codes for partitions that are not open. The name of a row is "", or names the requests of the
-            API to which the row applies. Empty: requests of the API have no partition and no topic.
+        codes: the error codes for partitions that are not open. Each entry has a name that says to which requests of
+            the API it applies; "" for all of them. Empty: requests of the API name no partition and no topic.
         while_full: how the API refuses requests while the disk is full; None if it does not refuse any.
     """
 

@@ -65,7 +65,7 @@ async def _delete_bindings(
         For each filter, the ACLs that were deleted because of it, or the error for which the filter was refused.
 
     Raises:
-        RefusedError: no ACL was deleted.
+        RefusedError: no ACL was deleted, because the broker has no authorizer or the disk refused the write.
     """
     context.require(Operation.ALTER, ResourceType.CLUSTER)
     if broker.acls is None:

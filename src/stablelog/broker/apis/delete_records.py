@@ -64,8 +64,8 @@ async def _delete_partition_records(
 ) -> "DeleteRecordsPartitionResult":
     """Delete records of one partition, and return its new log start offset or its error code.
 
-    The deletion may need commit indexes that are in the object store. It then loads them and begins again. The first
-    attempt may have moved the log start already; this does not change the result.
+    The deletion may need commit indexes that are in the object store. The function then loads them and repeats the
+    deletion. The first attempt may already have moved the log start offset; the result is nevertheless the same.
     """
     try:
         context.require(Operation.DELETE, ResourceType.TOPIC, name)

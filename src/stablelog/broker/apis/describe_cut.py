@@ -3,15 +3,15 @@
 A cut is a line through all partitions between two commits. It consists of a commit sequence R and of one offset for
 each partition: all commits up to R stand before these offsets, and all later commits behind them.
 
-Behaviour: R is resolved: every commit up to R has all its markers durable in all partitions. A reader that reads from
-one cut to another therefore sees every transaction whole or not at all. A request names an R that is resolved, or asks
-for the last resolved one. Each transaction group numbers its own commits, so all topics must belong to one group.
-Records outside transactions are inside the cut if they stand before the first commit after R. Two records outside
-transactions that were written together may be on different sides of a cut. The last resolved R never decreases. A
-partition that is not opened yet after a start may have lost markers in a crash, so the last resolved R is unknown until
-all partitions are open. Until then the response is COORDINATOR_LOAD_IN_PROGRESS, or, if a partition is offline,
-KAFKA_STORAGE_ERROR with the partition's name. A request for an R that a client got before the start gets the same
-response as before.
+Behaviour: a request names an R that is *resolved*, or asks for the last resolved one. R is resolved when every commit
+up to R has all its markers durable in all partitions. A reader that reads from one cut to another therefore sees every
+transaction whole or not at all. The last resolved R never decreases. Each transaction group numbers its own commits, so
+all topics of a request must belong to one group. A record outside transactions is before the cut if it stands before
+the first commit after R in its partition; two such records that were written together may be on different sides of a
+cut. After a start, the last resolved R is unknown until all partitions are open, because a partition may have lost
+markers in a crash. Until then the response is COORDINATOR_LOAD_IN_PROGRESS, or, if a partition is offline,
+KAFKA_STORAGE_ERROR with the partition's name. A request that names an R from before the start gets the same response as
+before.
 """
 
 from typing import TYPE_CHECKING
@@ -158,8 +158,8 @@ def _cut_sequence(
 async def handle(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Return the commit sequence of the cut, and for each partition of the topics the offset at which the cut divides
-    it.
+    """Return the commit sequence of the cut, and for each partition the offset at which the cut divides it: earlier
+    records are before the cut.
 
     If a commit index is in the object store and not in the broker's cache, it is loaded, and the response is computed
     again from the beginning.
@@ -178,7 +178,7 @@ async def handle(
 def _describe_cut(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Return the response.
+    """Compute the response from the present state, without waiting for the object store.
 
     The function contains no await between the reads of the commit sequence and of the offsets, so that both belong to
     the same moment.

@@ -1,9 +1,9 @@
 """DescribeTopicPartitions (75): topics with their partitions, in pages.
 
-Behaviour: the topics are in the order of their names, and each topic once. A request without topics asks for all. A
-page ends after `response_partition_limit` partitions, and after PAGE_SIZE_MAX at the latest; the response then has a
-cursor that names the next partition. A request with a cursor begins at that partition. The cursor's topic must be one
-of the request's topics; if the request asks for all topics, the page begins at the first topic from that name on. A
+Behaviour: the topics are in the order of their names, and each topic is listed once. A request without topics asks for
+all. A page ends after `response_partition_limit` partitions, and after PAGE_SIZE_MAX at the latest; the response then
+has a cursor that names the next partition. A request with a cursor begins at that partition. The cursor's topic must be
+one of the request's topics; if the request asks for all topics, the page begins at the first topic from that name on. A
 partition that is opening or offline has leader -1 and an error code, as in Metadata.
 """
 

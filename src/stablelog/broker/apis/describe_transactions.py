@@ -1,4 +1,6 @@
-"""DescribeTransactions (65): the coordinator's state of transactional ids (KIP-664)."""
+"""DescribeTransactions (65): the state of transactional ids at the transaction coordinator, such as an open transaction
+and its partitions (KIP-664).
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING

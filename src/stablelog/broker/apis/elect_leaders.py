@@ -2,9 +2,8 @@
 
 Behaviour: an open partition gets ELECTION_NOT_NEEDED. A partition that is opening or offline has no replica that could
 lead it. Without a list of partitions, the request is for all partitions, and the response has only those that need an
-election, as in Apache Kafka.
-Version notes: v0 elects the preferred replica; v1 names the type of the election, and the response has an error code of
-its own; v2 flexible.
+election, as in Apache Kafka. Version notes: v0 elects the preferred replica; v1 names the type of the election, and its
+response has one error code for the whole request; v2 flexible.
 """
 
 from collections.abc import AsyncIterator
@@ -55,7 +54,7 @@ WORDS = {
 
 
 async def _partitions_not_open(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list[int]]]:
-    """Yield each topic that has partitions which are not open, with the indexes of these partitions."""
+    """Find the partitions that are not open."""
     for topic in broker.topics:
         indexes = [
             index

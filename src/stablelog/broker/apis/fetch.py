@@ -1,15 +1,14 @@
 """Fetch (1): return batches.
 
 Behaviour: the response waits until there are `min_bytes`, or until `max_wait` is over; if a partition is refused, the
-response is sent at once. For a partition that is opening or offline, the response waits as for a partition without
-records. If the response were sent at once, Java's consumer would repeat its fetch at once, again and again, for as long
-as metadata names no other leader. The response also waits, without an error code, while the batch headers of a segment
-must first be checked (the *proof* of the segment). A read-committed fetch ends at the last stable offset, and its
-response lists exactly the aborted transactions of the returned records. The records of one partition end after
-ABORTED_COUNT_MAX abort markers, and the response is then sent even if it has fewer than `min_bytes`. A read-uncommitted
-fetch ends at the high watermark, and its response lists no aborted transactions. At least one whole batch is returned,
-however large.
-Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
+response is sent at once. A partition that is opening or offline counts as one without records: if its error code were
+sent at once, Java's consumer would repeat the fetch without a pause until metadata names another leader. The response
+also waits, without an error code, while the batch headers of a segment must first be checked (the *proof* of the
+segment). A read-committed fetch ends at the last stable offset, and its response lists exactly the aborted transactions
+of the returned records. The records of one partition end after ABORTED_COUNT_MAX abort markers, and the response is
+then sent even if it has fewer than `min_bytes`. A read-uncommitted fetch ends at the high watermark, and its response
+lists no aborted transactions. At least one whole batch is returned, however large. Version notes: v4 isolation; v5 log
+start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
 """
 
 import asyncio
@@ -278,7 +277,9 @@ async def _topics_of(
 
 
 async def handle(broker: Broker, request: FetchRequest, context: Context) -> list[Buffer]:
-    """Read the partitions, wait if they have fewer bytes than `min_bytes`, and return the encoded response."""
+    """Read the partitions of the request, wait if they have fewer bytes than `min_bytes`, and return the encoded
+    response.
+    """
     version, correlation_id = context.api_version, context.correlation_id
     try:
         session = await _find_session(broker, request, context.session.principal)

@@ -1,4 +1,5 @@
-"""FindCoordinator (10): the coordinator of a consumer group or a transactional id. It is always this broker.
+"""FindCoordinator (10): the coordinator of a consumer group or a transactional id. There is one broker, so it is always
+this broker.
 
 Version notes: v4+ several keys at once.
 """

@@ -1,7 +1,8 @@
 """InitProducerId (22): assign a producer id and epoch; for a transactional id, fence its earlier producer.
 
-Version notes: v3 the producer sends its present id and epoch (KIP-360); v4 PRODUCER_FENCED; v6 two-phase commit
-(KIP-939): `enable2Pc` lets a transaction outlive its producer, `keepPreparedTxn` takes over the open transaction.
+Version notes: v3 the producer sends its present id and epoch (KIP-360); v4 may return PRODUCER_FENCED; v6 two-phase
+commit (KIP-939): with `enable2Pc` a transaction stays open when its producer ends, and with `keepPreparedTxn` a new
+producer continues the open transaction.
 """
 
 from datetime import timedelta
@@ -43,7 +44,7 @@ def _require_rights(request: "InitProducerIdRequest", context: Context) -> None:
     """Check that the client may get a producer id.
 
     Raises:
-        RefusedError: it may not. The error has the code for the resource.
+        RefusedError: the client may not. The error has the error code for that type of resource.
     """
     if request.transactional_id is not None:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)

@@ -1,4 +1,6 @@
-"""The check of the leader epoch in a request (KIP-320)."""
+"""The check that the leader epoch in a request is that of the partition (KIP-320): with another epoch, the client's
+metadata are old, or the broker was restored from older data.
+"""
 
 from kio.schema.errors import ErrorCode
 
@@ -22,5 +24,6 @@ def check_leader_epoch(partition: Partition, client_epoch: int) -> None:
         code = ErrorCode.unknown_leader_epoch
     raise RefusedError(
         code,
-        f"the request has leader epoch {client_epoch}, and the partition's leader epoch is {partition.leader_epoch}",
+        f"the request has leader epoch {client_epoch}, and the partition's leader epoch is "
+        f"{partition.leader_epoch}: fetch new metadata",
     )

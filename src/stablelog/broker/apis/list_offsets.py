@@ -1,16 +1,15 @@
 """ListOffsets (2): the first offset, the end offset, or the first offset at or after a time.
 
 Behaviour: for a read-committed reader the end offset is the last stable offset. The request waits for markers that are
-written and not durable yet. So a client that asks after the response to a commit finds the committed records. If a
+written but not durable yet, so that a client that asks after the response to a commit finds the committed records. If a
 request asks only for start and end offsets, of at most a thousand partitions, the broker reads all of them in one turn
 of the event loop. A transaction in at most a hundred of these partitions therefore lies before all of their end offsets
 or before none (`broker.loop.turns` names the exceptions). A lookup by time finds only records that the reader may see.
 Unlike in Kafka, it does not find a transaction's marker, because a marker is not a record. A lookup that has to read
-many headers lets other tasks run in between.
-Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the start on the local disk (-4); v9 the
-last offset in the object store (-5); v10 a time limit for reads from the object store, after which the partition gets
-REQUEST_TIMED_OUT; v11 the first offset that is not in the object store (-6). A special timestamp that the request's
-version does not have gets UNSUPPORTED_VERSION.
+many headers lets other tasks run in between. Version notes: v2 isolation; v7 the offset of the newest timestamp (-3);
+v8 the start on the local disk (-4); v9 the last offset in the object store (-5); v10 a time limit for reads from the
+object store, after which the partition gets REQUEST_TIMED_OUT; v11 the first offset that is not in the object store
+(-6). A special timestamp that the request's version does not have gets UNSUPPORTED_VERSION.
 """
 
 import asyncio
@@ -77,7 +76,7 @@ BRIEF_MAX = 1000
 
 
 class LookupOptions(NamedTuple):
-    """What applies to all partitions of a ListOffsets request.
+    """The parts of a ListOffsets request that apply to all its partitions.
 
     Attributes:
         api_version: the version of the request.
@@ -97,13 +96,15 @@ async def _find_offset(
     """Find the offset that the request asks for in one partition.
 
     Returns:
-        (offset, timestamp of the record at the offset, leader epoch of the offset). A part that does not exist is -1.
+        (offset, timestamp of the record at the offset, leader epoch of the offset). A value that does not exist is -1,
+        for example if no record has such a timestamp.
     """
     isolation, timestamp = limits.isolation, asked.timestamp
     if timestamp < 0 and limits.api_version < FIRST_VERSIONS.get(timestamp, UNKNOWN_TIMESTAMP):
         raise RefusedError(
             ErrorCode.unsupported_version,
-            f"version {limits.api_version} of ListOffsets does not have the special timestamp {timestamp}",
+            f"version {limits.api_version} of ListOffsets does not have the special timestamp {timestamp}: "
+            "send a newer version",
         )
     partition = broker.partitions.require(name, asked.partition_index, PARTITION_CODES)
     check_leader_epoch(partition, asked.current_leader_epoch)
@@ -139,7 +140,7 @@ async def _load_from_store(
     """Load what a lookup needs from the object store.
 
     Raises:
-        RefusedError: the time limit of the request has passed. The load goes on, and a later request can use its
+        RefusedError: the time limit of the request has passed. The load continues, and a later request can use its
             result.
         UnavailableError, DamageError: as `RemoteReads.load_ranges`.
     """
@@ -149,7 +150,8 @@ async def _load_from_store(
     except TimeoutError as late:
         raise RefusedError(
             ErrorCode.request_timed_out,
-            f"{partition.topic}-{partition.index}: the object store has not answered within the time of the request",
+            f"{partition.topic}-{partition.index}: the object store has not answered within the time limit "
+            "of the request: retry",
         ) from late
 
 

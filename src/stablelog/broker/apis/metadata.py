@@ -1,9 +1,10 @@
 """Metadata (3): the broker's address, and the topics with their partitions.
 
 Behaviour: a partition that is opening or offline has leader -1 and an error code. Clients then wait for a leader, and
-producers choose other partitions. An offline partition lists its replica as offline; an opening one does not.
-Version notes: v0 an empty list means all topics, v1+ no topic; v4 the request says whether to create missing topics;
-v8+ authorized operations of topics, and v8 to v10 also of the cluster, if the request asks for them; v10+ topic ids.
+producers choose other partitions. An offline partition lists its replica as offline; an opening one does not. Version
+notes: v0 an empty list of topics asks for all topics, v1+ for none; v4 the request says whether to create missing
+topics; v8+ authorized operations of topics, and v8 to v10 also of the cluster, if the request asks for them; v10+ topic
+ids.
 """
 
 import uuid

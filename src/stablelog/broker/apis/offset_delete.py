@@ -1,4 +1,6 @@
-"""OffsetDelete (47): delete committed offsets of a group, except for topics to which its members are subscribed."""
+"""OffsetDelete (47): delete committed offsets of a group, except those for topics to which members of the group are
+subscribed.
+"""
 
 import asyncio
 from typing import TYPE_CHECKING

@@ -70,7 +70,7 @@ async def _requested_partitions(
     request: "OffsetFetchRequest",
 ) -> dict[str, dict[TopicPartition, None] | None]:
     """Return the partitions that the request names, by group. The value of a group is None if the request asks for all
-    its partitions. The dictionaries of partitions serve as ordered sets: their values are None.
+    its partitions. Each inner dictionary is an ordered set of partitions: its values are always None.
     """
     asked: dict[str, dict[TopicPartition, None] | None] = {}
     async for group in in_turns(request.groups):

@@ -1,8 +1,8 @@
 """Preparation of a batch for its append: checks and recompresses its records, in a thread if that takes long.
 
 The records of a batch are checked here, unless the batch is small and not compressed: the append itself checks such a
-batch. A batch with another codec than the topic's `compression.type` is recompressed. A batch that the append will
-refuse because of its header or its sequence, or that it has already, is not prepared.
+batch. A batch with another codec than the topic's `compression.type` is recompressed. A batch is not prepared if the
+append will refuse it because of its header or its sequence, or if the log has it already.
 
 The caller holds the lock `Connection.appending` meanwhile, so that the batches of a connection are appended in the
 order in which the client has sent them.
@@ -120,8 +120,8 @@ def preparation_for(
 async def with_record_errors(
     broker: Broker, partition: Partition, records: Buffer, refused: RefusedError
 ) -> RefusedError:
-    """Return an error that names the records because of which a batch was refused; `refused` itself if they cannot be
-    found.
+    """Find the records because of which a batch was refused, and return an error that names them; `refused` itself if
+    they cannot be found.
 
     The refusal itself does not name them: a batch with a wrong timestamp is refused by its header alone, so that its
     records need not be decoded. This function decodes them.

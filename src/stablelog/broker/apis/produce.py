@@ -2,13 +2,13 @@
 
 Behaviour: each partition's batch is appended or refused as a whole, independently of the others. With acks=all and
 acks=1 the response is sent when the batch is durable (see `broker.durability.flush`); with acks=0 there is none. For
-every transactional batch, the coordinator must confirm that its producer has an open transaction. A transaction that is
-decided, or that was kept for a successor of its producer (KIP-939), accepts no more batches, even in partitions that it
-has written to before. In transaction version 1 the client must have added the partition to the transaction; in version
-2 (v12+) the Produce request adds it. A transaction writes only to topics of its own transaction group; for other topics
-the response has TOPIC_AUTHORIZATION_FAILED with a message. A partition that is deleted or fails before its batch is
-durable gets an error code of its own.
-Version notes: v3 transactional id; v8 the errors of single records (KIP-467); v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
+every transactional batch, the coordinator must confirm that its producer has an open transaction. A transaction accepts
+no more batches when it is decided, or when a new producer has continued it with `keepPreparedTxn` (KIP-939), even in
+partitions that it has written to before. In transaction version 1 the client must have added the partition to the
+transaction; in version 2 (v12+) the Produce request adds it. A transaction writes only to topics of its own transaction
+group; for other topics the response has TOPIC_AUTHORIZATION_FAILED with a message. A partition that is deleted or fails
+before its batch is durable gets an error code of its own. Version notes: v3 transactional id; v8 the errors of single
+records (KIP-467); v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class PendingAppend(NamedTuple):
 
     Attributes:
         topic: name of the topic.
-        produced: the parts of the response for the partitions of the topic.
+        produced: the list with the response's parts for the partitions of the topic.
         place: the index in `produced` of the part for this batch.
         durable: a future that is done when the batch is durable.
     """
@@ -101,7 +101,9 @@ def _transaction_check(
     def check(header: BatchHeader) -> None:
         if transactional_id is None:
             raise RefusedError(
-                ErrorCode.invalid_txn_state, "the request has a transactional batch and no transactional id"
+                ErrorCode.invalid_txn_state,
+                "the request has a transactional batch and no transactional id: set the transactional "
+                "id of the producer",
             )
         if api_version >= SECOND_DIALECT_VERSION:
             group = broker.transactions.begin_group(
@@ -368,10 +370,11 @@ async def _encode(broker: Broker, context: Context, answers: list[ProducedTopic]
 
 
 def _commit_log_durable(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """Return a future that is done when the commit log is durable.
+    """Return a future that is done when the commit log is durable; None if the response need not wait for it.
 
     A Produce response waits for it, so that after any crash the coordinator knows each transaction that has an
-    acknowledged batch. None if the commit log is durable already, or the request is not transactional.
+    acknowledged batch. There is nothing to wait for if the commit log is durable already, or if the request is not
+    transactional.
     """
     group = broker.transactions.get(group_of(request.transactional_id or ""))
     if request.transactional_id is None or group is None:

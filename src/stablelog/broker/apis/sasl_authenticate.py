@@ -48,7 +48,7 @@ async def authenticate(broker: Broker, session: Session, token: bytes) -> "Login
     principal.
 
     Raises:
-        RefusedError: the login does not allow a message now, or the listener has no SASL.
+        RefusedError: the login does not expect a SASL message now, or the listener has no SASL.
         LoginError: the login has failed. The error is raised only after a delay, which slows the guessing of passwords
             down.
     """

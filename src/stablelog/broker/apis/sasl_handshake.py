@@ -1,8 +1,8 @@
 """SaslHandshake (17): the client chooses a SASL mechanism, and gets the list of the mechanisms of its listener.
 
-Behaviour: a listener without SASL answers with ILLEGAL_SASL_STATE, as in Kafka. After a mechanism that the listener
-does not have, the connection is closed when the response has been sent.
-Version notes: after v0 the client sends SASL messages without request headers, after v1 in SaslAuthenticate requests.
+Behaviour: a listener without SASL answers with ILLEGAL_SASL_STATE, as in Kafka. If the client chooses a mechanism that
+the listener does not have, the connection is closed after the response. Version notes: after v0 the client sends SASL
+messages without request headers, after v1 in SaslAuthenticate requests.
 """
 
 import asyncio

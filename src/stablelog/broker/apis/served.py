@@ -1,7 +1,7 @@
 """The table of the APIs that the broker serves. Each entry comes from the module of its API.
 
-A module (or a package) of `broker.apis` whose name is the name of an API key in lower case has the declaration of this
-API under the name `API`, and its handler under the name `handle`.
+Each API has a module of `broker.apis` whose name is the API's name in lower case, such as `create_topics`. The module
+has the declaration of the API under the name `API`, and its handler under the name `handle`.
 """
 
 import importlib

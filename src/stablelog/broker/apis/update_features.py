@@ -1,8 +1,8 @@
 """UpdateFeatures (57): change the finalized versions of features. The versions of the broker's features cannot change.
 
 Behaviour: a request for the version that a feature already has is a success. A request for another version, or for an
-unknown feature, is refused as a whole with INVALID_UPDATE_VERSION.
-Version notes: v1 validate_only, and a type of the update; v2 the response has no entry for each feature.
+unknown feature, is refused as a whole with INVALID_UPDATE_VERSION. Version notes: v1 validate_only, and the type of the
+update (upgrade or downgrade); v2 the response has no entry for each feature.
 """
 
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ def _refuse_change(update: "FeatureUpdateKey") -> None:
     """Refuse an update, unless it names the version that the feature already has.
 
     Raises:
-        RefusedError: invalid_update_version.
+        RefusedError: the update names another version; the error code is invalid_update_version.
     """
     feature, version = update.feature, update.max_version_level
     if feature not in FEATURES:

@@ -3,11 +3,11 @@
 Behaviour: the markers are written to the named partitions, and the transaction coordinator does not take part. A marker
 is refused if its producer epoch is older than that in the partition's producer state. An abort marker is refused if the
 coordinator has decided to commit the transaction: its commit marker follows. A marker for a commit log is refused. A
-commit marker for a commit-ordered topic is refused: it would have no commit sequence, and no cut could be made in that
-partition. The response is sent when the markers are durable. A disk error at one partition becomes the error code of
-that partition; the markers of the others are written. While the disk is full, a marker of a producer without an open
-transaction in the partition is refused.
-Version notes: v2 the transaction version, which decides how the epoch is checked.
+commit marker for a commit-ordered topic is refused, because it would have no commit sequence (the number of a commit),
+by which readers order the transactions. The response is sent when the markers are durable. A disk error at one
+partition becomes the error code of that partition; the markers of the others are written. While the disk is full, a
+marker of a producer without an open transaction in the partition is refused. Version notes: v2 the transaction version,
+which decides how the epoch is checked.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ log = logging.getLogger(__name__)
 def _ends_open_transaction(broker: Broker, partition: Partition, producer_id: int) -> bool:
     """Return whether a marker would end an open transaction of the producer in the partition.
 
-    Only such a marker may be written while the disk is full. False also if the partition is the offsets log and earlier
-    records of this log wait for disk space, because a marker must not get into the log before them.
+    Only such a marker may be written while the disk is full. The result is also False if the partition is the offsets
+    log and records of this log wait for disk space: the marker must not be appended before these earlier records.
     """
     groups = broker.groups.journal
     if partition is groups.partition and groups.is_waiting:
@@ -116,7 +116,7 @@ def _write_marker(
     except PARTITION_ERRORS as error:
         if not isinstance(error, RefusedError):
             log.error(
-                "the marker of producer %d for %s-%d was not written: %s",
+                "the marker of producer %d for %s-%d was not written; repeat the request: %s",
                 asked.producer_id,
                 name,
                 index,

@@ -3,15 +3,15 @@
 The broker keeps many times in its logs and snapshots: the start of a transaction, the last write of a producer, the
 commit of an offset. They are broker time (`env.clock`). If the wall clock was set while the broker ran, broker time and
 wall clock differ. If the next start began broker time at the wall clock, all these times would seem older or younger by
-this difference. The file has both times as the last broker read them, so the next start adds only the time that has
-passed since then.
+this difference. The file contains both times, as the last broker read them. The next start adds to broker time only the
+time that has passed on the wall clock since then.
 
 If the file is missing or not whole, broker time begins at the wall clock.
 
-A machine without a clock chip starts with a wall clock that is years behind. If a broker stopped before that clock was
-set right, the next start with a right clock would add those years, and everything would expire. So after a start with a
-wall clock that is behind the time in the file, the file gets the sum of that time and the time since the start, until
-the wall clock is set or is later.
+A machine without a battery for its clock starts with a wall clock that is years behind. If the file recorded this wrong
+time, the next start with a right clock would add those years to broker time, and all sessions, transactions and offsets
+would expire. So while the wall clock is earlier than the time in the file, the broker does not record the wall clock.
+It records the time in the file plus the time that has passed since the start, until the wall clock is set or is later.
 
 Format: docs/formats.md, "broker-time".
 """
@@ -108,4 +108,8 @@ class BrokerTime:
 
 
 def _log_unrecorded(error: DiskError) -> None:
-    log.warning("the broker's time cannot be recorded, which matters only if the clock was set: %s", error)
+    log.warning(
+        "the broker's time cannot be recorded, which matters only if the machine's clock was set while the "
+        "broker ran: %s",
+        error,
+    )

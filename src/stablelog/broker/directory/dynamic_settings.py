@@ -17,7 +17,7 @@ class DynamicSettings:
     """The file of dynamic settings of one data directory.
 
     Args:
-        writer: writes the file; the disk itself by default.
+        writer: writes the file, such as the disk reserve, which can write on a full disk; the disk itself by default.
     """
 
     def __init__(self, disk: Disk, directory: Path, writer: FileWriter | None = None) -> None:
@@ -34,7 +34,7 @@ class DynamicSettings:
         names them.
 
         Raises:
-            UnknownFormatError, DamageError: as `load`.
+            UnknownFormatError, DamageError: a later release has written the file; or the file is damaged.
             UsageError: this release does not accept one of the settings.
         """
         try:

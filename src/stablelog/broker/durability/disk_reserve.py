@@ -12,8 +12,8 @@ checkpoints; and, as long as half of the file is left, consumer groups and their
 the work that frees space: deletions, retention, and the small files that the broker writes for them. Nothing needs a
 restart.
 
-Invariant: the broker accepts clients' writes only while the file is whole and no coordinator's record waits for space.
-Reasons: docs/decisions/0013-disk-reserve.md.
+Invariant: the broker accepts clients' writes only while the file has its whole size and no record of a coordinator
+waits for space. The reasons for this design: docs/decisions/0013-disk-reserve.md.
 """
 
 import asyncio
@@ -146,7 +146,9 @@ class DiskReserve:
             self._log_incomplete(error)
 
     def _log_incomplete(self, error: DiskError) -> None:
-        """Log once an error that keeps the reserve file incomplete. Lack of space is not logged."""
+        """Log an error that keeps the reserve file from having its whole size: once, until the file is whole again.
+        Lack of space is not logged here, because `log_full` reports it.
+        """
         if not error.is_full and str(error) != self._trouble:
             self._trouble = str(error)
             log.error("the disk reserve cannot be written to its whole size; the broker retries: %s", error)
@@ -172,7 +174,8 @@ class DiskReserve:
         return full is not None
 
     def _failed(self, error: DiskError) -> None:
-        """Record how many bytes a failed write needed: the disk counts as full until that number of bytes is free.
+        """Record how many bytes a write needed that failed for lack of space: the disk counts as full until that number
+        of bytes is free.
 
         The number is limited. Otherwise the disk would count as full for ever after a write that needs more than the
         disk has.
@@ -238,7 +241,8 @@ class DiskReserve:
                 reserve.
 
         Raises:
-            DiskError: the reserve has nothing left for this work, or `work` has failed in another way.
+            DiskError: `work` lacks space and the reserve has none left that this work may use; or `work` has failed for
+                another reason.
         """
         while True:
             try:
@@ -387,7 +391,9 @@ class DiskReserve:
 
 
 def _lack_of_room(error: BaseException | None) -> DiskError | None:
-    """Return the DiskError for lack of space: this error or one of its causes; None if space was not lacking."""
+    """Return the DiskError that reports lack of space: the error itself or one of its causes. None if neither reports
+    lack of space.
+    """
     while error is not None:
         if isinstance(error, DiskError) and error.is_full:
             return error

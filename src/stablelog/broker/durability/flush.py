@@ -36,8 +36,10 @@ class GroupFlush:
     """Makes appends to partitions durable, in rounds: one round syncs all partitions that have new data.
 
     Args:
-        to_disk: False for `stablelog.flush=os`: a write counts as durable once the operating system has it.
-        reserve: frees disk space for indexes, snapshots and summaries if the disk is full.
+        to_disk: whether the flush calls fsync. False for the setting `stablelog.flush=os`: a write then counts as
+            durable once the operating system has it.
+        reserve: frees disk space, if the disk is full, for the small files that are written beside a segment: indexes,
+            snapshots of the producer state, and summaries.
         tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good sync
             may or may not be on disk, and a later sync does not show whether they are.
         in_place_s: the event loop itself does the syncs of a round that takes at most this number of seconds, as
@@ -90,8 +92,8 @@ class GroupFlush:
         self._wake.set()
 
     def mark_dirty_soon(self, partition: Partition) -> None:
-        """Schedule a partition with a new append that no request waits for. It is synced in the next round, or shortly
-        after.
+        """Schedule a partition with a new append that no request waits for. Because nothing waits, the sync may be
+        delayed: it is done in the next round, or shortly after.
         """
         if partition not in self._dirty and partition not in self._dirty_soon:
             self._dirty_soon[partition] = None
@@ -253,7 +255,8 @@ class GroupFlush:
         return self._reserve.attempt(work, frees=partition.has_pending_writes)
 
     async def _write_rest(self, work: SyncWork) -> None:
-        """Write the files that a full disk has refused, with space from the disk reserve.
+        """Write the files beside a segment (indexes, snapshot, summary) that a full disk has refused, with space from
+        the disk reserve.
 
         A sealed segment that lacks one of these files cannot be deleted, and is not copied to an object store. So the
         last quarter of the reserve may be used for it.
@@ -359,8 +362,8 @@ def _complete(future: asyncio.Future[None], error: BaseException | None) -> None
 
 
 class _Ran(NamedTuple):
-    """The result of the file syncs that one thread did in a flush round: the average number of seconds that a sync
-    took, and the exceptions of the syncs that failed.
+    """The result of the file syncs of one thread in a flush round: the average number of seconds that a sync took, and
+    the exceptions of the syncs that failed.
     """
 
     seconds: float

@@ -6,10 +6,9 @@ of the decision are durable.
 
 If the disk has no space for a record, the record waits in memory until `retry` can append it, and all later records and
 effects wait after it, in their order. The log is therefore always a prefix of the decisions, and decisions that are
-missing in the log were not acknowledged. The number of waiting entries is limited: as long as a record waits, the disk
-counts as full (`broker.durability.disk_reserve`), so no new transaction, transactional id or consumer group begins, and
-those that the coordinator knows can only end. Tasks that wait for the same record, without a record of their own, share
-one entry.
+missing in the log were not acknowledged. The number of records that wait is limited, because as long as one waits, the
+disk counts as full (`broker.durability.disk_reserve`): no new transaction, transactional id or consumer group begins,
+and each of the present ones can only end.
 """
 
 import asyncio
@@ -95,11 +94,11 @@ class Journal:
         self._is_writing_checkpoint = False
 
     def limit_waiting_by(self, item_count: Callable[[], int]) -> None:
-        """Limit the number of entries that wait for disk space to the number that the coordinator can need.
+        """Limit the number of records and effects (markers and responses) that wait in memory for disk space.
 
         Args:
-            item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and
-                be forgotten, once.
+            item_count: returns how many transactions, ids or groups the coordinator has. On a full disk each of them
+                can only end and then be removed, so the limit is proportional to this number.
         """
         self._item_count = item_count
 
@@ -151,7 +150,9 @@ class Journal:
             self._wait(batch)
 
     def _wait(self, entry: "bytes | Callable[[], None] | asyncio.Future[None]") -> None:
-        """Queue a batch, an effect (marker or response) or a task's future until the disk has space."""
+        """Queue an entry until the disk has space: a batch to append, an effect (marker or response) to run, or the
+        future of a task that waits.
+        """
         if not self._waiting:
             self._reserve.set_waiting(self, waits=True)
             if self._item_count is not None:
@@ -313,11 +314,11 @@ class Journal:
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
         """Write a checkpoint if the log has grown enough and is trimmed up to the last checkpoint.
 
-        A checkpoint repeats in the log all that the coordinator still needs: its live state. What belongs to an open
-        transaction is repeated as a part of this transaction, so that its marker decides about it. The state is appended
-        in slices, each in one turn of the event loop. Other records may be appended between two slices (see
-        `coordinators.live_state`). A crash before the log is trimmed leaves both the old records and some or all of the
-        new ones, and replaying them gives the same state.
+        A checkpoint repeats in the log all that the coordinator still needs: its live state. Records of an open
+        transaction are repeated as a part of this transaction, so that its marker also applies to the repeated records.
+        The state is appended in slices, each in one turn of the event loop. Other records may be appended between two
+        slices (see `coordinators.live_state`). A crash before the log is trimmed leaves both the old records and some
+        or all of the new ones, and replaying them gives the same state.
 
         Args:
             live: returns the live state at the time of the call; None if it cannot be written now.
@@ -344,8 +345,8 @@ class Journal:
         """Append a checkpoint: the coordinator's live state.
 
         Returns:
-            The offset at which the checkpoint begins; None if nothing was appended, because `live` returned None or
-            the disk has no space.
+            The offset at which the checkpoint begins; None if nothing was appended, because `live` returned None (the
+            state cannot be written now) or the disk has no space.
         """
         state = live()
         if state is None:
@@ -380,12 +381,13 @@ class Journal:
             yield self._ordered_batches(items)
 
     def _ordered_batches(self, items: Sequence[Sequence[OwnedRecord]]) -> list[bytes]:
-        """Encode records of a checkpoint whose order matters, and return the batches in the order in which they must
-        be appended.
+        """Encode those records of a checkpoint whose order matters, and return the batches in the order in which they
+        must be appended.
 
         Args:
-            items: lists of records. The order is kept within each list. The first records of all lists that belong to
-                the same transaction share a batch, and so do the second ones, and so on.
+            items: lists of records. The records of one list are written in the order of the list. Records of different
+                lists share a batch if they belong to the same transaction: a batch gets the first record of each list,
+                the next batch the second ones, and so on.
         """
         places: list[dict[int | None, list[CoordinatorRecord]]] = []
         for item in items:

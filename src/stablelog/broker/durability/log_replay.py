@@ -101,7 +101,14 @@ def _read_batches(segment: Segment, position: int) -> memoryview:
 
 
 def _damaged(partition: Partition, offset: int, why: DamageError | None = None) -> DamageError:
-    """Return the error for a log that is damaged at this offset or after it, and cannot be replayed."""
+    """Return the error for a coordinator's log that cannot be replayed, because it is damaged at this offset or after
+    it.
+
+    Args:
+        partition: the partition of the log.
+        offset: the offset up to which the log was read.
+        why: the damage; None if records are missing.
+    """
     bases = [segment.base_offset for segment in partition.segments()]
     base_offset = max((base for base in bases if base <= offset), default=bases[0])
     return DamageError(

@@ -179,7 +179,9 @@ class LongPoll:
             _set_result(self._woken, True)
 
     def end_wait(self) -> None:
-        """End the wait of the long poll, as if its timeout had passed."""
+        """End the wait of the long poll, as if its timeout had passed: the fetch is then answered with the records that
+        there are.
+        """
         if self._woken is not None:
             _set_result(self._woken, False)
 

@@ -67,7 +67,8 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The fetch sessions of a broker. If there are too many, the least recently used one is removed.
+    """The fetch sessions of a broker. If a new session would exceed the limits, the least recently used session is
+    removed.
 
     Args:
         count_max: the largest number of sessions; 0 for no sessions.
@@ -82,7 +83,7 @@ class FetchSessions:
     def begin_session(
         self, wanted: "OrderedDict[TopicPartition, SessionPartition]", owner: Principal, *, keep: bool
     ) -> FetchSession:
-        """Begin a fetch session for a full fetch, and return it.
+        """Begin a fetch session for a full fetch (a fetch that names all its partitions), and return the session.
 
         The session is stored for later fetches only if `keep` is true, it does not have too many partitions, and all
         its names could be those of topics. Otherwise its id is NO_SESSION. The least recently used sessions are removed
@@ -131,12 +132,15 @@ class FetchSessions:
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:
             raise RefusedError(
-                ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}"
+                ErrorCode.fetch_session_id_not_found,
+                f"there is no fetch session {session_id}, or it belongs to another client: begin a new "
+                "session with a full fetch",
             )
         if epoch != session.epoch:
             raise RefusedError(
                 ErrorCode.invalid_fetch_session_epoch,
-                f"the next request of fetch session {session_id} must have epoch {session.epoch}, not {epoch}",
+                f"the next request of fetch session {session_id} must have epoch {session.epoch}, not "
+                f"{epoch}: a request was lost. Begin a new session with a full fetch",
             )
         if len(changed) > SESSION_PARTITIONS_MAX:
             raise self._too_large_error(session_id)

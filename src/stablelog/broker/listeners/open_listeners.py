@@ -131,7 +131,8 @@ class OpenListeners:
         """Return the connection object of a client that has connected to a listener.
 
         Args:
-            at: a list with the listener as its only entry.
+            at: a list with the listener as its only entry. The list exists before the listener, whose port is known
+                only when it is bound.
             on_made: called with the connection and its transport, when it is established; None to call nothing.
         """
         logins = self._logins
@@ -193,8 +194,8 @@ async def check_address(host: str, port: int) -> None:
 
 
 def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
-    """Return the limits of the number of connections, by the names of the attributes of `ConnectionLimits`. They may
-    change while the broker runs.
+    """Return the present limits of the number of connections, as keyword arguments for `ConnectionLimits`. These limits
+    may change while the broker runs.
     """
     return {
         "connection_count_max": config["max.connections"],
@@ -205,8 +206,8 @@ def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def prefix_os_errors(what: str) -> Iterator[None]:
-    """Context that converts an OSError of the `with` block to an UnavailableError, with `what` at the beginning of its
-    message.
+    """Context that converts an OSError of the `with` block to an UnavailableError, whose message begins with `what`,
+    such as the address that could not be bound.
     """
     try:
         yield

@@ -31,7 +31,7 @@ PAUSE_AFTER_ERROR_S: Final = (
 
 
 class _Handshake:
-    """A client that has connected and whose TLS handshake is not complete yet."""
+    """The connection of a client during its TLS handshake."""
 
     def __init__(
         self,
@@ -62,7 +62,9 @@ class _Handshake:
             self.accepted.close()
 
     async def finish(self) -> None:
-        """Close the connection: a client has no requests before its handshake is complete."""
+        """Close the connection because the broker stops. No request has to be completed first, because a client cannot
+        send any before its handshake is complete.
+        """
         self.close()
 
 

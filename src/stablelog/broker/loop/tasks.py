@@ -76,8 +76,8 @@ class Tasks:
         )
 
     def before_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Register a callback for the failure of the broker. It is called with the reason, before the callbacks that
-        were registered earlier.
+        """Register a callback for the failure of the broker. It is called with the reason for the failure. The callback
+        that was registered last is called first.
         """
         self._on_failure.insert(0, callback)
 
@@ -176,7 +176,8 @@ class Tasks:
     ) -> asyncio.Task[None]:
         """Run `step` again and again, with pauses, until `stop`. An unexpected exception stops the broker.
 
-        If a step raises StablelogError, the next step is made as usual. The error is logged once until a step succeeds.
+        If a step raises a StablelogError, the error is logged, but only once until a step succeeds again. The next step
+        is made as usual.
 
         Args:
             name: name of the work, in the log and in the metric.

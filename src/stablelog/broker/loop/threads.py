@@ -90,8 +90,8 @@ async def in_thread(
 
 
 def _with_freed_frames(work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Call `work`, and return its result. If it raises an exception, first free the local variables that the traceback
-    of the exception refers to (see `free_frames`), and then raise it.
+    """Call `work`, and return its result. An exception of `work` is raised again, after the local variables to which
+    its traceback refers were freed (see `free_frames`).
     """
     try:
         return work(*arguments)
@@ -131,12 +131,12 @@ async def each_in_threads(
     """Run `work` on each item in several threads; yield each item with its result or exception as soon as it is
     complete.
 
-    The work begins in one thread. Every ADD_INTERVAL_S seconds another thread is added if the threads wait for the
-    disk: if no item was completed meanwhile, or the completed ones used at most BUSY_SHARE of that time as processor
-    time. If the caller is cancelled, no more items are started.
+    The work begins in one thread. Every ADD_INTERVAL_S seconds another thread is added if the threads seem to wait for
+    the disk: no item was completed in this time, or the completed items used at most the share BUSY_SHARE of it as
+    processor time. If the caller is cancelled, no more items are started.
 
-    The event loop is woken once for all items that are complete by then. `in_thread` would wake it for each item, which
-    costs more than a short piece of work.
+    One wake-up of the event loop handles all items that have been completed so far. `in_thread` would wake the loop for
+    each item, which costs more than a short piece of work.
 
     Args:
         threads: the thread pool that runs `work`.

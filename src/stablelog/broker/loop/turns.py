@@ -1,9 +1,10 @@
 """Turns: long work on the event loop is done in slices, and other tasks run between two slices.
 
-The first AT_ONCE_MAX items of some work are processed in one turn, however long it takes. The markers of a transaction
-in at most AT_ONCE_MAX partitions are therefore written in one turn (those of a joint commit if they are at most
-`marker_queue.MARKERS_AT_ONCE_MAX`), and become durable in one turn. A ListOffsets request for these partitions sees the
-end of the transaction in all of them or in none, unless many other partitions become durable at the same time.
+The first AT_ONCE_MAX items of some work are processed in one turn, however long it takes. This matters for
+transactions: the markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, and become durable
+in one turn. A ListOffsets request for these partitions therefore sees the end of the transaction in all of them or in
+none, unless many other partitions become durable at the same time. For the markers of a joint commit, the limit is
+`marker_queue.MARKERS_AT_ONCE_MAX`.
 """
 
 import asyncio
@@ -57,8 +58,8 @@ async def in_turns(
 ) -> AsyncGenerator[Item]:
     """Yield the items one by one. If the caller's work on them takes long, other tasks run between two items.
 
-    If other tasks ran between two items, they run once more after the last item. Otherwise the last turn and the
-    caller's next work would block the event loop together.
+    If other tasks ran between two items, they also run after the last item. Otherwise the last slice and the caller's
+    next work would block the event loop as one long piece.
 
     Args:
         items: the items to process.

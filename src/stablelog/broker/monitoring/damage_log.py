@@ -15,7 +15,7 @@ MESSAGES_MAX: Final = (
 
 
 class DamageLog:
-    """Logs damaged data and disk errors that requests have found since the broker's start, each error once."""
+    """Logs the damaged data and the disk errors that requests find, each error once after the broker's start."""
 
     def __init__(self) -> None:
         self._logged: dict[str, None] = {}  # oldest first

@@ -257,7 +257,7 @@ class Metrics:
             future = asyncio.run_coroutine_threadsafe(samples, self._loop)
         except RuntimeError as error:
             samples.close()
-            raise UnavailableError("the broker has stopped") from error
+            raise UnavailableError("the broker has stopped, so that it has no metrics") from error
         try:
             return future.result(SAMPLE_TIMEOUT_S)
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError) as error:

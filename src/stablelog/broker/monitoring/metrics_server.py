@@ -1,7 +1,7 @@
 """The HTTP server of the metrics: one thread for each connection, and limits for their number and time.
 
 Anyone who reaches the address can connect, because the metrics have no login. Each connection takes a thread, so the
-number of connections is limited. If all places are taken, a new connection replaces one that has been open for long.
+number of connections is limited. If the limit is reached, a new connection replaces one that has been open for long.
 """
 
 import contextlib
@@ -48,10 +48,11 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Return whether a new connection is accepted.
+        """Return whether a new connection is accepted: the number of connections is limited, because each takes a
+        thread.
 
-        If all places are taken, the connection that has been open for the longest time is closed to make room, unless
-        it is still younger than PATIENCE_S seconds. In that case the new connection is refused.
+        If the limit is reached, the connection that has been open for the longest time is closed in favour of the new
+        one. If that connection has been open for less than PATIENCE_S seconds, the new one is refused instead.
         """
         with self._lock:
             now_s = time.monotonic()
@@ -65,7 +66,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             return True
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection after its request, and free its place."""
+        """Close a connection after its request, and count it no longer."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)

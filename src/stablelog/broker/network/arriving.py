@@ -1,4 +1,6 @@
-"""The bytes of a connection whose requests have not begun: its inbox, and the frame of a large request."""
+"""The bytes that a connection has received and that belong to requests on which work has not begun. Small requests are
+in the inbox (a buffer), and a large request is in a frame (a buffer for it alone).
+"""
 
 from stablelog.broker.network.budget import MemoryClaim
 from stablelog.broker.network.inbox import Inbox, Inboxes
@@ -7,10 +9,11 @@ from stablelog.env.disk import Buffer
 
 
 class ArrivingRequests:
-    """The requests of one connection that are arriving, or that wait for memory of the budget.
+    """The requests of one connection that are still arriving, or that wait for memory of the memory budget
+    (`broker.network.budget`).
 
-    Small requests, and the beginning of a large one, arrive in the inbox. A request that is too large for the inbox arrives
-    in a frame (buffer) of its own, for which it needs a claim of the memory budget.
+    Small requests, and the beginning of a large one, arrive in the inbox. A request that is too large for the inbox
+    arrives in a frame (buffer) of its own, and takes memory of the budget: its *claim*.
 
     Attributes:
         inbox: the bytes that are not in a frame.
@@ -36,7 +39,8 @@ class ArrivingRequests:
     def receives_since(self) -> float | None:
         """When the incomplete request began to arrive, in seconds of the event loop; None if no request is incomplete.
 
-        While a request waits for memory of the budget, this time moves forward, so that the wait does not count.
+        While a request waits for memory of the budget, this time moves forward, because the wait does not count against
+        the time limit of the request.
         """
         return self.since if self.claim is None else self.claim.since
 
@@ -63,7 +67,9 @@ class ArrivingRequests:
         return True
 
     def open_frame(self) -> None:
-        """Get a frame (buffer) for the large request, and move the bytes that have arrived in the inbox to the frame."""
+        """Get a frame (buffer) for the large request, and move to it the bytes of the request that have arrived in the
+        inbox.
+        """
         assert self.claim is not None
         self._frame = self.claim.budget.frames.take_frame(self.claim.size)
         part = self.inbox.buffer[LENGTH.size : self.inbox.filled]
@@ -111,7 +117,7 @@ class ArrivingRequests:
         return request, claim
 
     def drop(self) -> None:
-        """Drop all bytes, and release the claim."""
+        """Drop all bytes that have arrived, and return the request's memory to the budget."""
         if self.claim is not None:
             self.claim.budget.release_claim(self.claim)
         self.claim = self._frame = self.since = None

@@ -73,7 +73,7 @@ class MemoryClaim:
         is_whole: whether the request is complete, so that only its response is pending.
         is_quick: whether the response waits for the disk at most. False for a request that may wait for other requests,
             such as a long poll.
-        target: the value of `held` that the last call asked for.
+        target: the number of bytes that the claim is to hold. It is greater than `held` while the claim waits.
         waits_since: the time at which the claim began to wait for memory; None if it does not wait.
     """
 
@@ -227,7 +227,9 @@ class MemoryBudget:
         self._rest -= more
 
     def _has_room(self, claim: MemoryClaim) -> bool:
-        """Return whether all arriving requests can still be completed after this claim has grown to its target."""
+        """Return whether this claim may take as many bytes as its `target` says: all arriving requests can still be
+        completed afterwards.
+        """
         more = claim.target - claim.held
         if more > self.left:
             return False
@@ -295,8 +297,8 @@ class MemoryBudget:
                 return
 
     def _close_overdue(self) -> None:
-        """While a claim waits for memory, close connections whose requests arrive too slowly or keep their memory too
-        long.
+        """Close connections whose requests arrive too slowly or keep their memory too long, if a claim waits for
+        memory.
         """
         self._looks = bool(self._waiting)
         if not self._looks:

@@ -1,9 +1,9 @@
 """One client's connection: receives requests, passes them to the router, and sends the responses in order.
 
 The requests of one connection begin in the order in which they arrived, and are then processed concurrently, so that
-one fsync serves all batches that a producer has in flight. What one connection can take of the broker is limited: see
-`ConnectionLimits` and `broker.network.budget`. While the client leaves too many response bytes unread, none of its
-requests begins.
+one fsync serves all batches that a producer has in flight. How much memory and time of the broker one connection can
+take is limited: see `ConnectionLimits` and `broker.network.budget`. While the client leaves too many response bytes
+unread, none of its requests begins.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Arrival(NamedTuple):
-    """The decision when a new connection is served.
+    """The decision about a new connection: when it is served, or why it is closed.
 
     Attributes:
         delay_ms: the broker reads nothing from the connection for this time.
@@ -35,7 +35,8 @@ AT_ONCE: Final = Arrival(0)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits that apply to a connection of one listener. Times are in ms, sizes in bytes.
+    """The limits that apply to a connection of one listener. Names that end in `_max` are upper limits; times are in
+    ms.
 
     Attributes:
         connection_count_max: the number of open connections of the broker.
@@ -65,8 +66,8 @@ class ConnectionLimits:
     log_close: Callable[[str, str], None] = lambda peer, why: log.warning(CLOSING, peer, why)
 
     def first_check_s(self, *, has_login: bool) -> float:
-        """The time in seconds after which a new connection is checked for the first time. It is closed then if it is
-        idle or if its client should have logged in and has not.
+        """The time in seconds after which a new connection is checked for the first time. The check closes the
+        connection if it is idle, or if its client should have logged in by then and has not.
 
         Args:
             has_login: whether the client has to log in.
@@ -97,7 +98,9 @@ class OpenConnection(Protocol):
 
     @property
     def scope(self) -> Scope:
-        """What fails if the work of the connection raises an unexpected exception: this connection."""
+        """The part of the broker that fails if the work of the connection raises an unexpected exception: this
+        connection only.
+        """
 
     async def finish(self) -> None:
         """Accept no more requests, and close the connection when its responses have been sent."""

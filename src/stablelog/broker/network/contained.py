@@ -16,7 +16,7 @@ class Contained(Protocol):
 
     @property
     def scope(self) -> Scope:
-        """What fails if a callback raises an unexpected exception: this connection."""
+        """The part of the broker that fails if a callback raises an unexpected exception: this connection only."""
 
 
 def contained(callback: Callback) -> Callback:

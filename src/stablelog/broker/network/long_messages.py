@@ -27,8 +27,8 @@ ENTRY_COUNT_MAX = 300  # The number of entries of the largest response that is e
 class RequestDecoder:
     """Decodes the requests of one connection in the order in which they arrived.
 
-    The caller has no await between the end of the decoding and the beginning of the request's work, so that requests
-    also begin in this order.
+    The caller must begin the work on a request without an await after the decoding, so that the requests also begin in
+    this order.
     """
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ async def encode_without_blocking(
         version: the version of the request.
         correlation_id: the correlation id of the request.
         response: the response in the newest version of the API.
-        request_size: bytes of the request. The entries of a response to a small request are counted only for some APIs,
-            because other APIs have no long response then.
+        request_size: bytes of the request. For most APIs, a small request has a short response, which need not be
+            measured.
     """
     # A request has at least one byte for each of its entries.
     may_be_long = request_size > ENTRY_COUNT_MAX or api.has_long_response

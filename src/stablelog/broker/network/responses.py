@@ -17,7 +17,8 @@ TURN_SIZE = 4 << 20
 
 
 class QueuedResponse:
-    """The place of one response in the queue of its connection.
+    """One response in the queue of its connection. It is added when the request begins, so that responses are sent in
+    the order of the requests.
 
     Attributes:
         done: whether the response is computed, so that it can be sent when the responses before it are sent.
@@ -59,7 +60,7 @@ class Responses:
         return not self._answers and not self._unsent
 
     def add_response(self) -> QueuedResponse:
-        """Add a place for the response to a new request to the end of the queue, and return that place."""
+        """Add an empty entry for the response to a new request to the end of the queue, and return the entry."""
         answer = QueuedResponse()
         self._answers.append(answer)
         return answer
@@ -84,7 +85,9 @@ class Responses:
         return False
 
     def end_turn(self) -> None:
-        """Allow the next call of `send_ready`, after a call has left responses for the next turn of the event loop."""
+        """Record that the next turn of the event loop has begun. `send_ready` may then be called again after it has
+        left responses for this turn.
+        """
         if self.state is states.LATER:
             self.state = transition(self.state, states.READY)
 

@@ -20,8 +20,8 @@ class Session:
         host: the address of the client.
         principal: the identity of the client. A login changes it.
         login: the state of the client's login; None if the listener has no SASL.
-        authenticating: a lock. A request of the login holds it until its answer is known. A client may send further
-            requests without waiting for that answer; they wait for the lock.
+        authenticating: a lock that a SASL request of the login holds until its answer is known. Later requests wait for
+            the lock, because a client may send them without waiting for that answer.
     """
 
     listener: Listener = field(default=LOCAL)

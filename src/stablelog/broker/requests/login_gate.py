@@ -72,7 +72,7 @@ class LoginGate:
         return await self._respond(connection, frame)
 
     async def _bare_answer(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Answer a SASL message that has no request header.
+        """Answer a SASL message that old clients send without a request header.
 
         Returns:
             The mechanism's answer. None if the login has failed: as in Kafka, the connection is closed and no answer is

@@ -81,8 +81,8 @@ class Router:
         Args:
             connection: the connection of the client.
             frame: the request.
-            timer: measures the processor time of this call, which is charged to the client's quota. If it is None and a
-                quota limits time, the method calls itself with a new timer.
+            timer: measures the processor time of this call, which is charged to the client's quota. None at the first
+                call: if a quota limits time, the method then calls itself with a new timer.
 
         Returns:
             The encoded response; None if the client expects none.
@@ -99,7 +99,9 @@ class Router:
         api = self.apis.get(api_key)
         if api is None:
             raise RefusedError(
-                ErrorCode.unsupported_version, f"the broker does not support an API with key {api_key}"
+                ErrorCode.unsupported_version,
+                f"the broker does not support the API with key {api_key}: use a client that does not "
+                "need this API",
             )
         is_known = api.first_version <= api_version <= api.last_version
         if api_key == ApiKey.API_VERSIONS and not is_known:

@@ -68,7 +68,7 @@ class Access(NamedTuple):
             operation: the operation.
             kind: the type of the resource.
             name: the name of the resource.
-            is_logged: whether a denial is logged.
+            is_logged: whether a denial is logged and counted.
         """
         if self.authorizer.allows(self.principal, self.host, operation, kind, name):
             return True
@@ -82,8 +82,8 @@ class Access(NamedTuple):
 
     @property
     def rights(self) -> tuple[tuple[str, str], int]:
-        """(key, version of the ACLs). The key is equal for clients with the same rights. A cache of decisions may use a
-        decision again while both parts are the same.
+        """Return (key, version of the ACLs). Clients with the same rights have the same key. A cached decision about a
+        client stays valid while both values are the same.
         """
         return self.authorizer.rights_of(self.principal, self.host), self.authorizer.version
 

@@ -29,7 +29,7 @@ CHANGED_AT_ONCE: Final = 500  # The number of rules that change in one turn of t
 
 
 class AclAuthor(NamedTuple):
-    """The client that changes rules, for the log."""
+    """The client that changes rules (ACLs), for the line that the log gets about the change."""
 
     principal: str
     host: str
@@ -74,7 +74,8 @@ class BrokerAcls:
     def record_file(self) -> None:
         """Record in `meta.properties` that the file of rules exists, so that a later start finds out if it is missing.
 
-        The broker calls this when it starts. Without it, the loss of the file before the first rule would not be found.
+        The broker calls this when it starts. If it did so only with the first rule, a loss of the file before that
+        would not be noticed.
 
         Raises:
             RefusedError: the disk refused the write.

@@ -40,8 +40,8 @@ class BrokerQuotas:
 
     Attributes:
         table: the quotas.
-        limits_clients: whether some client may have a quota. If not, no request is measured.
-        limits_time: whether some client may have a quota of request time.
+        limits_clients: whether a quota may apply to some client. If not, requests are not measured.
+        limits_time: whether a quota of request time may apply to some client.
         throttled: the number of throttled requests and connections, by the key of the quota.
         throttled_ms: the sum of their throttle times in ms, by the key of the quota.
 

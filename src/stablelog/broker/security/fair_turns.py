@@ -1,8 +1,9 @@
-"""Fair turns: a few places for work that takes much processor time, given to the addresses of clients in turn.
+"""Fair turns: only a few pieces of work that take much processor time run at a time, and the addresses of clients get
+their turns one after another.
 
 A client can begin any number of logins, and each takes milliseconds of processor time. With one queue for all clients,
-the logins of other clients would wait behind all of these. Here each address has a queue of its own, and a free place
-is given to the next address that waits.
+the logins of other clients would wait behind all of these. Here each address has a queue of its own. When a piece of
+work ends, the next address that waits may begin one.
 """
 
 import asyncio
@@ -12,10 +13,11 @@ from collections.abc import AsyncGenerator
 
 
 class FairTurns:
-    """Places for work that takes much processor time.
+    """Limits how many pieces of work that take much processor time run at a time, and gives each client address its
+    turn.
 
     Args:
-        count: the number of places.
+        count: how many pieces of work run at a time.
     """
 
     def __init__(self, count: int) -> None:
@@ -25,7 +27,8 @@ class FairTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self, address: str) -> AsyncGenerator[None]:
-        """Wait for a place, and hold it during the `async with` block. Free places go to the waiting addresses in turn.
+        """Wait for this address's turn. The work is done in the `async with` block, and its end gives the turn to the
+        next address that waits.
 
         Args:
             address: the client's address.
@@ -50,7 +53,9 @@ class FairTurns:
             raise
 
     def _pass_place_on(self) -> None:
-        """Give a free place to the next address that waits. Requests that were cancelled while they waited are skipped."""
+        """Let the next address that waits begin its work. Requests that were cancelled while they waited are
+        skipped.
+        """
         while self._waiting:
             address = next(iter(self._waiting))
             queue = self._waiting.pop(address)

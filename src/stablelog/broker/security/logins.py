@@ -117,7 +117,8 @@ class Logins:
         return None if settings is None else Login(settings.rules, self._credentials)
 
     async def authenticate(self, listener: str, host: str, login: Login, token: bytes) -> LoginAnswer:
-        """Process a SASL message of a client. If the message completes the login, count the login.
+        """Process a SASL message of a client, and return the answer to it. If the message completes the login, the
+        login is counted.
 
         Args:
             listener: the name of the connection's listener.
@@ -131,7 +132,7 @@ class Logins:
 
         Raises:
             LoginError: the login has failed. The caller calls `count_failure`.
-            RefusedError: the login does not allow a message now.
+            RefusedError: the login does not expect a SASL message now, for example because it is complete.
         """
         result = login.authenticate(token, secrets.token_urlsafe(NONCE_SIZE), self._now_ms())
         if not isinstance(result, LoginAnswer):

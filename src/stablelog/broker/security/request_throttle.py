@@ -143,8 +143,8 @@ class RequestThrottle:
             self._throttle_client(key, rate.throttle_ms(applied.limit, now_ms))
 
     def fetch_size_max(self) -> int:
-        """Return the largest number of bytes that a Fetch response may have: as many as the quota allows in its full
-        windows.
+        """Return the largest number of bytes that a Fetch response may have: as many as the quota allows in all its
+        time windows together.
         """
         applied = self._quotas.table.quota_of_client(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
         if applied is None:
@@ -155,7 +155,7 @@ class RequestThrottle:
         )
 
     def charge_fetch(self, size: int) -> bool:
-        """Charge a Fetch response of `size` bytes to the client's quota, if the client is not above the quota.
+        """Charge a Fetch response of `size` bytes to the client's quota, unless the client is above the quota already.
 
         If the client is above a quota, nothing is charged: the response has to be empty, and the client waits. A
         response that is larger than the quota of all windows is nevertheless sent to a client that has fetched nothing

@@ -40,10 +40,13 @@ def load_keys(url: str) -> KeySet:
         return KeySet(content)
     except (OSError, HTTPException) as error:
         raise UnavailableError(
-            f"the keys of tokens cannot be loaded from {http.shown_url(parts)}: {http.failure_in_words(error)}"
+            f"the keys that sign tokens cannot be loaded from {http.shown_url(parts)}: "
+            f"{http.failure_in_words(error)}"
         ) from error
     except DamageError as damage:
-        raise DamageError(f"{http.shown_url(parts)} has no keys of tokens: {damage}") from damage
+        raise DamageError(
+            f"{http.shown_url(parts)} has no keys of tokens: {damage}. Set the URL of a JSON Web Key Set"
+        ) from damage
 
 
 def _read_file(url: SplitResult) -> bytes:
@@ -124,7 +127,7 @@ class TokenKeys:
 
         Raises:
             TokenError: the token is not valid.
-            StablelogError: the keys cannot be loaded.
+            StablelogError: no keys are loaded yet, and they cannot be loaded now.
         """
         if self._keys is None:
             await self._reload_if_due()
@@ -196,5 +199,5 @@ class TokenKeys:
         self._loaded_ms, self._failure = self._tried_ms, None
 
     def close(self) -> None:
-        """Load no more keys. A load in progress is not waited for."""
+        """Load no more keys. The call does not wait for a load in progress."""
         self._thread.shutdown(wait=False, cancel_futures=True)

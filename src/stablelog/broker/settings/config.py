@@ -44,12 +44,12 @@ def dynamic_setting(name: str) -> BrokerSetting:
     """
     setting = find_setting(name, _BY_NAME, "broker")
     if not setting.dynamic:
-        raise UsageError(f"{name} can only be set when the broker starts")
+        raise UsageError(f"{name} can only be set when the broker starts: restart it with the new value")
     return setting
 
 
 class ValueSource(IntEnum):
-    """Where the value of a setting was set, with Kafka's numbers.
+    """Where the value of a setting was set, such as at the start or as a default. The numbers are Kafka's.
 
     A value with a smaller number overrides one with a greater number; a value of a group overrides all others.
     """
@@ -113,7 +113,8 @@ class BrokerConfig:
             )
         if self["group.consumer.heartbeat.interval.ms"] >= self["group.consumer.session.timeout.ms"]:
             raise UsageError(
-                "group.consumer.heartbeat.interval.ms must be smaller than group.consumer.session.timeout.ms"
+                "group.consumer.heartbeat.interval.ms must be smaller than "
+                "group.consumer.session.timeout.ms: change one of them"
             )
 
     def __getitem__(self, name: str) -> Any:
@@ -152,7 +153,8 @@ class BrokerConfig:
             for name in found:
                 if name and name not in names:
                     raise UsageError(
-                        f"{setting} names the listener {name}, and listeners has {', '.join(names)}"
+                        f"{setting} names the listener {name}, and listeners has {', '.join(names)}: name "
+                        "one of these, or add the listener there"
                     )
         return tuple(self._listener(address, advertised.get(address.name)) for address in addresses)
 
@@ -203,7 +205,7 @@ class BrokerConfig:
         return auth
 
     def value_text(self, name: str) -> str:
-        """Return the value of a setting that is in effect, as text."""
+        """Return as text the value of a setting that is in effect."""
         return self.values_by_source(name)[0][1]
 
     def values_by_source(self, name: str) -> list[tuple[ValueSource, str]]:
@@ -264,8 +266,8 @@ class BrokerConfig:
         )
 
     def creation_configs(self) -> dict[str, str]:
-        """Return the broker's values of settings that are fixed when a topic is created. A new topic gets a copy of
-        them.
+        """Return the broker's values of those settings that a topic keeps from its creation on. A new topic gets a copy
+        of them.
 
         Values that are equal to the default are left out.
         """
@@ -327,7 +329,7 @@ class BrokerConfig:
     def check_tiered(
         self, topic_configs: Mapping[str, str], present: Mapping[str, str] | None = None
     ) -> None:
-        """Check the settings of tiered storage of a topic, before the topic gets them.
+        """Check the tiered storage settings of a topic before they take effect.
 
         Args:
             topic_configs: the settings that the topic gets.
@@ -382,7 +384,9 @@ class BrokerConfig:
 def _check_fixed(given: Mapping[str, str]) -> None:
     for name, only in FIXED_BROKER_SETTINGS.items():
         if given.get(name, only) != only:
-            raise UsageError(f"{name}={given[name]!r} is not supported: the value is always {only}")
+            raise UsageError(
+                f"{name}={given[name]!r} is not supported: the value is always {only}; leave the setting out"
+            )
 
 
 def _is_tiered(topic_configs: Mapping[str, str]) -> bool:

@@ -25,8 +25,8 @@ class GroupSettings:
 
     Attributes:
         own: the settings that groups have of their own, as text, by the name of the group.
-        times: the session timeout and the heartbeat interval of the members of these groups, in ms. The dictionary
-            stays the same object when settings change.
+        times: the session timeout and the heartbeat interval of the members of these groups, in ms. A change of
+            settings changes this dictionary itself, so that others can keep a reference to it.
     """
 
     def __init__(self, of_broker: Callable[[str], Any]) -> None:
@@ -60,7 +60,7 @@ class GroupSettings:
         return f"{heartbeat}={heartbeat_ms} must be smaller than {session}={session_ms}"
 
     def check_group(self, configs: Mapping[str, str]) -> None:
-        """Check new settings of a group.
+        """Check the settings that a group is to get.
 
         Raises:
             UsageError: a setting is unknown or out of range, or the heartbeat interval is not smaller than the session

@@ -99,10 +99,10 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     found = tuple(_parse_address(part) for part in text.split(","))
     names = [one.name for one in found]
     if len(set(names)) < len(names):
-        raise ValueError("each listener needs a name of its own")
+        raise ValueError("each listener needs a name of its own, and two have the same")
     bound = [(one.host, one.port) for one in found if one.port]
     if len(set(bound)) < len(bound):
-        raise ValueError("each listener needs an address of its own")
+        raise ValueError("each listener needs an address of its own, and two have the same")
     return found
 
 
@@ -113,7 +113,9 @@ def _parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
         if not separator or not LISTENER_NAME.fullmatch(name.strip()):
             raise ValueError
         if protocol.strip().upper() not in SecurityProtocol.__members__:
-            raise ValueError(f"the protocols are {', '.join(SecurityProtocol.__members__)}")
+            raise ValueError(
+                f"a protocol is unknown; the protocols are {', '.join(SecurityProtocol.__members__)}"
+            )
         protocols[name.strip().upper()] = SecurityProtocol[protocol.strip().upper()]
     return protocols
 

@@ -1,4 +1,7 @@
-"""Takes over the chain of a partition's manifests: checks the history, claims the chain, and fences earlier brokers."""
+"""Takes over the chain of a partition's manifests. (A manifest lists the partition's segments in the object store; the
+chain is the sequence of all its manifests.) A takeover checks that the manifests belong to the local log, and makes
+this broker the only one that can publish the next manifest.
+"""
 
 import logging
 import uuid
@@ -27,8 +30,9 @@ class OwnedChain(NamedTuple):
 
     Attributes:
         chain: the chain.
-        last: its last manifest, as it holds for the local log.
-        contents: the contents of those parts of the manifest that were loaded, by the id of the part.
+        last: its last manifest, corrected where the local log differs from it.
+        contents: a long manifest stores its segments in separate objects, its parts. The contents of those parts that
+            were loaded, by the id of the part.
     """
 
     chain: Chain
@@ -54,8 +58,8 @@ async def take_over(
 
     Raises:
         FencedError: a broker of a greater epoch has taken over.
-        DamageError: the last manifest is damaged, or of another history than the local log, or the store has lost
-            segments; or what the directory records of the remote tier is damaged.
+        DamageError: the last manifest is damaged, or was published for another log than the local one; the store has
+            lost segments; or the files in which the partition's directory records its remote tier are damaged.
         StoreError: the store does not answer.
     """
     check = await _check_of(storage, disk, threads, partition, remote)
@@ -81,7 +85,7 @@ async def prove_history(
     the same id. The store is not changed.
 
     Raises:
-        DamageError: as `take_over`.
+        DamageError: the manifest is damaged or of another log, or segments are lost: see `take_over`.
         StoreError: the store does not answer.
     """
     check = await _check_of(storage, disk, threads, partition, remote)
@@ -129,8 +133,9 @@ async def _check_of(
     """Return a function that checks a manifest, for `Chain.take_over`.
 
     The function gets the payload of a manifest, and raises DamageError if the manifest contradicts the local log, or
-    the files in which the partition's directory records its remote tier. Otherwise it returns a pair: the manifest as
-    it holds for the local log, and the contents of the parts that were loaded, by the id of the part.
+    the files in which the partition's directory records its remote tier. Otherwise it returns a pair: the manifest,
+    corrected where the local log differs, and the contents of the manifest's parts that were loaded, by the id of the
+    part.
     """
     state = LocalState(disk, partition.directory)
     log_start = await in_thread(threads, state.read_start)

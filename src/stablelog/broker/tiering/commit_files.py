@@ -23,12 +23,12 @@ def commit_files(
 
     Raises:
         UnavailableError: the commit index is not written yet.
-        UnknownFormatError: a later release has written it.
+        UnknownFormatError: a later release has written the commit index.
         DamageError: a file is damaged, or belongs to another segment. The message names the file.
     """
     path = paths[IndexKind.COMMIT_SUMMARY]
     if IndexKind.COMMIT_SUMMARY not in files:
-        raise UnavailableError(f"{path} is not written yet")
+        raise UnavailableError(f"the commit index {path} is not written yet; the next copy tries again")
     with adding_path(path):
         summary = CommitSummary.decode(files[IndexKind.COMMIT_SUMMARY])
     if (summary.base_offset, summary.end_offset, summary.log_crc) != (

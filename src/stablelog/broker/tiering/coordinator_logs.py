@@ -1,8 +1,8 @@
 """Copies the logs of the coordinators to the object store, in rounds, so that groups, transactional ids and commit
 sequences outlive the local disk.
 
-A round rolls each log that has grown since its last copy, and copies the log. The order of the steps makes the copies
-fit together at any time, also if a round ends in the middle (docs/decisions/0022-tiered-storage.md):
+A round rolls each log that has grown since its last copy, and copies the log. The copies of the logs must fit together
+even if a round ends in the middle, so its steps have an order (docs/decisions/0022-tiered-storage.md):
 
 1. The offsets logs are rolled, then the commit logs. Each marker in a copied offsets log therefore has its decision in
    the copied commit log.
@@ -10,8 +10,8 @@ fit together at any time, also if a round ends in the middle (docs/decisions/002
 3. Before a coordinator trims its log, it lets a round run. The copied offsets logs then have the markers of all
    decisions that are trimmed. If the store does not answer, the log is trimmed all the same.
 
-`copies` notes the last stable offset of each topic's partition, lets a round run, and then copies the partition up to
-the noted offset.
+For the partitions of topics, `copy_passes` notes the last stable offset, lets a round run, and then copies the
+partition up to the noted offset.
 """
 
 import asyncio
@@ -102,8 +102,8 @@ class CoordinatorLogs:
         )  # The begin of the last round after which the store had all logs.
 
     async def copy_logs(self) -> bool:
-        """Copy the records that were appended to the logs before this call. Without new records the store gets no
-        request.
+        """Copy to the store the records that were appended to the logs before this call. If there are no new records,
+        nothing is sent.
 
         Returns:
             Whether all these records are in the store. If not, the error was logged.
@@ -170,8 +170,8 @@ class CoordinatorLogs:
         return True
 
     async def _open_logs(self) -> tuple[list[Partition], list[Partition]]:
-        """Return a pair: the partitions of the logs of committed offsets, and those of the commit logs. The list of
-        remote segments of each of them is known on return.
+        """Return a pair: the partitions of the logs of committed offsets, and those of the commit logs. On return, the
+        list of segments in the store is known for each of these logs.
 
         Raises:
             StablelogError: the record of a log's remote segments cannot be read.

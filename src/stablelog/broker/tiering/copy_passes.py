@@ -132,8 +132,8 @@ class CopyPasses:
         step: Callable[[], Awaitable[None]],
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        """Run a step at intervals in a background task, as `Tasks.every` does. Several tasks may get the same error of
-        the store; it is logged once.
+        """Run a step at intervals in a background task, as `Tasks.every` does. If several tasks get the same error of
+        the store, it is logged once.
 
         Args:
             name: the name of the task, for log messages.
@@ -159,8 +159,8 @@ class CopyPasses:
         await self._coordinators.copy_logs()
 
     async def copy_before_trim(self) -> None:
-        """Copy the coordinators' logs before a coordinator trims one of them. Raises no error of the store: the next
-        pass logs it.
+        """Copy the coordinators' logs before a coordinator trims one of them. An error of the store is not raised here;
+        the next pass meets it again and logs it.
         """
         await self._coordinators.copy_before_trim()
 
@@ -235,8 +235,9 @@ class CopyPasses:
         """Publish the dynamic settings of the broker: after each change, and after a start if the store has others. Raises
         StablelogError if the store does not answer, or belongs to another cluster.
 
-        A broker on a stale copy of the data directory must not replace the settings of the right one. So a start publishes
-        nothing before all its partitions have proven that they hold the history in the store.
+        A broker on a stale copy of the data directory must not replace the settings of the right one. So nothing is
+        published after a start until it is checked that the manifests in the store were published for the logs of this
+        directory.
         """
         settings = Dynamic(
             dict(self._config.dynamic), dict(self._config.dynamic_defaults), dict(self._config.groups.own)
@@ -268,8 +269,8 @@ class CopyPasses:
         self._settings = settings
 
     async def _prove_history(self) -> None:
-        """Check that this directory has all topics in the store, and that the last manifests of all open partitions are of
-        the histories of their logs. Raises DamageError if that is not so, and StablelogError if the store does not answer.
+        """Check that this directory has all topics in the store, and that the last manifest of each open partition was
+        published for its log. Raises DamageError if this is not so, and StablelogError if the store does not answer.
         """
         remotes = await self._coordinators.remote_logs()
         for one in self._partitions:
@@ -304,7 +305,7 @@ class CopyPasses:
     async def _append_missing_events(self, partitions: list[Partition]) -> None:
         """Append the events that `__remote_log_metadata` lacks after a start or after an error.
 
-        The manifest that is recorded locally has all segments of which the topic has events.
+        The events that should exist follow from the last manifest of each partition.
         """
         if self._storage.fenced is not None:
             return
@@ -319,8 +320,8 @@ class CopyPasses:
     async def _delete_objects_of_deleted_topics(self) -> None:
         """Delete the objects of deleted topics.
 
-        The list of topics names them until their objects are deleted. `__remote_log_metadata` also names those whose
-        last event could not be appended, or was lost in a crash.
+        The list of topics names them until their objects are deleted. `__remote_log_metadata` also has events about
+        partitions of deleted topics, for which the last event could not be appended or was lost in a crash.
         """
         marked = set(self._metadata.partitions_to_delete())
         by_topic = {

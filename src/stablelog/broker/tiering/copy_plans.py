@@ -41,10 +41,11 @@ class CopyPlan(Protocol):
     different plans.
 
     Attributes:
-        part_count: the number of segments in a part of a manifest.
+        part_count: the number of segments in one part of a manifest. (A long manifest stores its segments in separate
+            objects, its parts.)
         deleted_at_once: how many segments, or other objects, are deleted at once.
-        is_routine: whether a copy is routine: it is not logged, and follows each minute. Then the objects of a few
-            segments are deleted after each copy, and the next copy publishes that they are gone.
+        is_routine: whether copies are so frequent that they are not logged. The objects of a few segments are then
+            deleted after each copy, and the next manifest records that they are gone.
     """
 
     part_count: int
@@ -55,7 +56,9 @@ class CopyPlan(Protocol):
         """Return the list of the partition's remote segments."""
 
     def log_start_of(self, partition: Partition) -> int:
-        """Return the log start offset for the partition's next manifest. The copier may publish a greater one."""
+        """Return the log start offset for the partition's next manifest. The copier may publish a greater offset, but
+        no smaller one.
+        """
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
         """Return the local segments that can be copied now, oldest first: those that end after `end_offset`, the first
@@ -143,7 +146,7 @@ class CoordinatorCopyPlan:
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
         """Return the manifest with at most MARKED_COUNT_MAX segments that are marked for deletion. The oldest of these
-        segments are left out; their objects are then deleted as orphans.
+        segments are left out. No manifest names their objects any more, so they are deleted later as orphans.
         """
         marked = [one.segment_id for one in manifest.segments if one.state is SegmentState.DELETE_STARTED]
         if len(marked) <= MARKED_COUNT_MAX:

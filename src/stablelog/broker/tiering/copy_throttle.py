@@ -63,5 +63,7 @@ def run_at_half_speed(steps: Generator[None, None, Result], is_cancelled: Callab
             return found
         if is_cancelled():
             steps.close()
-            raise UnavailableError("the copy of a segment was cancelled")
+            raise UnavailableError(
+                "the copy of a segment was cancelled, because its topic is deleted or the broker stops"
+            )
         time.sleep(time.perf_counter() - began_s)

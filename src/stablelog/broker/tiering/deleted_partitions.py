@@ -4,7 +4,7 @@ The list of topics (`data_directory.catalog`) names each deleted topic that had 
 partitions are deleted. So no deletion is forgotten, also if the broker or the store stops. The steps for such a partition
 are:
 
-1. Take over the chain, so that no other broker publishes there. A fenced broker may not know that the topic is in use.
+1. Take over the chain of the partition's manifests, so that no other broker publishes there.
 2. Create the object `deleted` of the topic. Readers of the store and a restore then skip the topic.
 3. Delete all objects of segments and parts, as orphans are deleted (`tier.deletion`): after the delay, and while no pin
    is valid.

@@ -75,8 +75,8 @@ class _Loaded:
     Attributes:
         partition: the metadata partition.
         events: the events, without those of partitions whose deletion is finished.
-        count: the number of events in the log; since `begin`, if that is set.
-        begin: the offset before which the log is going to be trimmed; None if it is not.
+        count: the number of events in the log. If `begin` is set, only later events are counted.
+        begin: the offset before which the records are going to be deleted; None if no deletion is planned.
     """
 
     partition: Partition
@@ -174,7 +174,9 @@ class MetadataTopic:
             await self._attempt(partial(_itself, index), append)
 
     def partitions_to_delete(self) -> list[RemotePartition]:
-        """Return the partitions whose deletion the topic records, and that may still have objects in the store."""
+        """Return the partitions whose deletion has begun according to the events of the topic. They may still have
+        objects in the store.
+        """
         return [
             partition
             for loaded in self._loaded.values()
@@ -257,7 +259,8 @@ class MetadataTopic:
     async def _attempt(
         self, index_of: Callable[[int], int], work: Callable[[_Loaded], Awaitable[None]]
     ) -> None:
-        """Append events to a metadata partition. An error is logged once, until an event is appended.
+        """Append events to a metadata partition. An error is logged and not raised; it is logged again only after an
+        event was appended meanwhile.
 
         Args:
             index_of: returns the index of the metadata partition, from the number of partitions of the topic.
@@ -342,8 +345,8 @@ class MetadataTopic:
     async def _append(
         self, loaded: _Loaded, partition: RemotePartition, events: Sequence[MetadataRecord]
     ) -> None:
-        """Append events about one topic partition to a metadata partition, and add them to `loaded`, which must have
-        the events of the log.
+        """Append events about one topic partition to a metadata partition, and add them to `loaded`, which contains the
+        events that the log has already.
 
         Raises:
             RefusedError, UnavailableError: the disk refuses an event. The events before it were appended.

@@ -1,10 +1,10 @@
 """Copies sealed segments to the object store, publishes manifests that name them, and deletes what is not needed.
 
-A pass goes over all partitions with a remote tier. Several partitions are copied at a time, each oldest segment first.
-In each partition the first pass takes over the chain of manifests: it makes this broker the only writer of the chain.
-The last manifest in the store decides which segments the store has. A segment counts as copied only when a manifest
-that names it is published in the store and recorded on the local disk. Local retention may delete the segment only
-after that.
+A pass goes over all partitions with a remote tier. Several partitions are copied at a time; the oldest segment of each
+comes first. In each partition the first pass takes over the chain of manifests: it makes this broker the only writer of
+the chain. The last manifest in the store decides which segments the store has. A segment counts as copied only when a
+manifest that names it is published in the store and recorded on the local disk. Local retention may delete the segment
+only after that.
 
 A crash or an error leaves objects that no manifest names. A later copy of the same segment has another id, and so other
 keys. `tier.deletion` says when such objects, and those of segments before the log start, are deleted.
@@ -63,8 +63,8 @@ class _Owned:
         manifest: the last published manifest.
         unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
-        is_foreign: whether the last manifest says something that is not true of the local log, so that the next one
-            must be published soon.
+        is_foreign: whether another broker or a restore published the last manifest and the local log differs from it,
+            so that a new manifest must be published soon.
         deletion: finds the objects of the partition that may be deleted from the store, and deletes them.
     """
 
@@ -78,7 +78,7 @@ class _Owned:
 
 @dataclass(slots=True)
 class _Work:
-    """State of a copy of one partition that is running."""
+    """The state of a running copy of one partition."""
 
     is_cancelled: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -154,8 +154,8 @@ class PartitionCopier:
         self.failed: dict[Partition, StablelogError] = {}
 
     async def copy_all(self, partitions: list[Partition]) -> None:
-        """Copy the sealed segments of these partitions that can be copied. An error in one partition does not stop the
-        others.
+        """Copy to the store those sealed segments of the partitions that can be copied. An error in one partition does
+        not stop the others.
 
         Raises:
             StoreError: the store does not answer; no partition was looked at.
@@ -223,7 +223,7 @@ class PartitionCopier:
 
     def _record_failure(self, partition: Partition, work: _Work, error: Exception) -> None:
         """Remember why the copy of a partition failed, and log it. The reason is logged only once until a copy of the
-        partition succeeds. A failure of the whole store is logged for the first partition only.
+        partition succeeds. If the store as a whole does not answer, this is logged for the first partition only.
         """
         if work.is_cancelled:
             return
@@ -385,8 +385,9 @@ class PartitionCopier:
     def _next_manifest(
         self, manifest: Manifest, log_start: int, rows: list[RemoteSegment], gone: set[uuid.UUID]
     ) -> Manifest:
-        """Return the manifest that follows `manifest` in the chain. Runs in a thread, because a manifest may have many
-        segments.
+        """Return the manifest that follows `manifest` in the chain: with the new segments (`rows`), the log start
+        offset, and without the segments whose objects are deleted (`gone`). Runs in a thread, because a manifest may
+        have many segments.
         """
         log_start = max(log_start, manifest.log_start)
         marked = manifest.with_log_start(log_start, self._now_ms(), self._node_id)

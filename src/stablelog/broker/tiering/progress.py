@@ -27,7 +27,9 @@ class Progress:
         self._size += sum(segment.size for segment in segments)
 
     def add_copied(self, size: int) -> None:
-        """Count a copied segment of this size in bytes. Log the progress if the last log line is PROGRESS_S old."""
+        """Count a copied segment of this size in bytes. Log the progress if the last such line was logged at least
+        PROGRESS_S seconds ago.
+        """
         self._done_count += 1
         self._done_size += size
         now_s = asyncio.get_running_loop().time()

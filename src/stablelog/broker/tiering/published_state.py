@@ -1,5 +1,5 @@
-"""The state of a partition and its topic that a manifest publishes for readers and for a restore, and whether it has changed
-since the last manifest.
+"""The state of a partition and its topic, such as the topic's settings, which each manifest publishes for readers and
+for a restore. A change of this state needs a new manifest.
 """
 
 from stablelog.broker.topics.topic import Topic

@@ -36,7 +36,8 @@ class RangeCache:
         memory_size_max: the greatest size of the ranges in memory, in bytes. It is exceeded if one read needs more
             bytes at once.
         disk_size_max: the greatest size of the ranges on the disk, in bytes; 0 for none.
-        is_disk_full: whether the disk is full. Then the cache writes nothing: the space is for work that must go on.
+        is_disk_full: returns whether the disk is full. If so, the cache writes nothing, because other work needs the
+            space more.
 
     Attributes:
         memory_size: the size of the ranges in memory, in bytes.
@@ -95,7 +96,7 @@ class RangeCache:
         return content
 
     def has(self, wanted: ObjectRange) -> bool:
-        """Return whether a range is in memory."""
+        """Return whether the bytes of a range are in memory."""
         return wanted in self._memory
 
     def put(self, wanted: ObjectRange, content: Buffer) -> list[tuple[ObjectRange, Buffer]]:
@@ -131,7 +132,7 @@ class RangeCache:
 
     def make_room(self, size: int) -> None:
         """Raise the limit of memory, if needed, so that one read can have `size` bytes in memory at once beside its
-        smaller ranges. Without room for both, each load would drop what the read needs next, and the read would never
+        smaller ranges. Otherwise each load could drop a range that the same read needs next, and the read would never
         end.
         """
         self._memory_size_max = max(self._memory_size_max, self._least_size_max + size)

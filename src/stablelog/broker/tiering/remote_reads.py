@@ -1,7 +1,7 @@
 """Loads byte ranges of objects that reads need, from the cache on the disk or from the object store.
 
 A fetch waits for the bytes at most as long as its client allows. The load goes on after that, so that the client's next
-fetch finds the bytes. Requests for the same range are joined.
+fetch finds the bytes. If several readers need the same range, it is loaded once.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class RemoteReads:
     Args:
         store: the object store; None if the broker has none.
         cache: gets the loaded ranges.
-        on_loaded: called with each partition that waits for a range when the load has ended.
+        on_loaded: called when a load has ended, with each partition whose readers wait for the range.
         damage_log: logs damaged objects. The requests that get the error of a load use the same log, so that each
             damage is logged once.
 

@@ -1,4 +1,6 @@
-"""The object store of a cluster, and the broker epoch that this broker has taken in the store."""
+"""The object store of a cluster, and the broker epoch of this broker: a number that each start takes in the store, so
+that a later start can exclude earlier ones.
+"""
 
 import contextlib
 import json
@@ -44,7 +46,7 @@ class RemoteStorage:
             in a chain of manifests contains them.
         epoch: the broker epoch of this start; None before `take_epoch` has returned.
         fenced: why this broker changes nothing in the store any more; None while it does.
-        failures: which failures of copies were logged.
+        failures: remembers which failures of copies were logged, so that each is logged once.
     """
 
     def __init__(
@@ -82,8 +84,8 @@ class RemoteStorage:
             log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
 
     def _check_conditions(self) -> None:
-        """Check that the store obeys conditional puts, unless that was checked in the last PROOF_S seconds. Raises the
-        errors of `take_epoch`.
+        """Check that the store obeys conditional puts (it must refuse to create an object that exists), unless that was
+        checked in the last PROOF_S seconds. Raises the errors of `take_epoch`.
         """
         with self._proving:
             if self._proven_s is None or self._now_s() - self._proven_s > PROOF_S:
@@ -96,8 +98,8 @@ class RemoteStorage:
     ) -> Result:
         """Take over the chain of a partition's manifests. Return the result of `check` for the last manifest.
 
-        The check of the store is repeated, because a setting of the store may have changed since the start. With
-        versions of objects, for example, some stores tell two writers that they have created an object.
+        The check of the store is repeated, because a setting of the store may have changed since the start. If versions
+        of objects are enabled, for example, some stores report to two writers that each has created the same object.
 
         Args:
             chain: the chain.
@@ -159,8 +161,8 @@ class RemoteStorage:
             self.store.create(partition.deleted_key, self._cluster_content())
 
     def publish_settings(self, content: bytes) -> None:
-        """Store the dynamic settings of the broker in a new object, which counts instead of all earlier ones. The
-        object is durable when this method returns.
+        """Store the dynamic settings of the broker in a new object, which replaces all earlier ones. The object is
+        durable when this method returns.
 
         Each attempt has another key. So it does no harm if the store carries out an attempt late, after it has
         reported an error. Raises the errors of `take_epoch`.

@@ -69,8 +69,8 @@ class RemoteTiers:
             partition.restored = said
 
     def coordinator_remote_log(self, topic: Topic, partition: Partition) -> RemoteLog:
-        """Return the list of remote segments of a coordinator's log, from the manifest in the log's directory. Only
-        copies use this list; readers do not. May run in a thread.
+        """Return the list of remote segments of a coordinator's log, from the manifest in the log's directory. Only the
+        copies of the log use this list, because the broker reads the log from the local disk. May run in a thread.
 
         Raises:
             UnknownFormatError: a later release has written the record.
@@ -99,7 +99,7 @@ class RemoteTiers:
             manifest = state.read_manifest()
         except DamageError as error:
             log.error(
-                "%s-%d: %s. The broker reads the manifest from the object store",
+                "%s-%d: %s. Nothing is lost: the broker reads the manifest from the object store",
                 topic.name,
                 partition.index,
                 error,

@@ -161,9 +161,9 @@ class SegmentUploads:
     def _cut_points(
         self, segment: SealedSegment, summary: Summary, rewritten: Rewritten | None
     ) -> tuple[bytes, bytes]:
-        """Choose the cut points of a log file before its upload, and check all its batch headers against the summary.
-        Return a pair: the encoded cut points, and the encoded CRCs over the batch headers before them. Runs in a
-        thread.
+        """Choose the cut points of a log file before its upload, and check all its batch headers against the segment's
+        summary. (Cut points are the positions at which readers divide the file into chunks.) Return a pair: the encoded
+        cut points, and for each of them the CRC of the batch headers before it, encoded. Runs in a thread.
         """
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
@@ -215,10 +215,15 @@ class SegmentUploads:
         position = 0
         while position < summary.log_size:
             if is_cancelled():
-                raise UnavailableError(f"the copy of {segment.path(LOG_SUFFIX)} was cancelled")
+                raise UnavailableError(
+                    f"the copy of {segment.path(LOG_SUFFIX)} was cancelled, because its topic is deleted or "
+                    "the broker stops"
+                )
             piece = read(position, min(PIECE_SIZE, summary.log_size - position))
             if not piece:
-                raise DamageError(f"{segment.path(LOG_SUFFIX)} ends at byte {position}")
+                raise DamageError(
+                    f"{segment.path(LOG_SUFFIX)} ends too early, at byte {position}: restore the file"
+                )
             self._throttle.wait_for_bytes(len(piece), is_cancelled)
             yield piece
             position += len(piece)

@@ -12,9 +12,9 @@ class StoreFailures:
         self._logged: set[str] = set()
 
     def is_new(self, error: StablelogError) -> bool:
-        """Return whether to log an error: True at the first call for its kind of failure since the last success. There
-        is one kind for all failures of a store that does not answer, and one for all rejected requests. Of the other
-        errors, each message is a separate kind.
+        """Return whether to log an error: True at the first call for its kind of failure since the last success. All
+        errors of a store that does not answer are one kind, and all rejected requests are another. Other errors are of
+        the same kind only if their messages are equal.
         """
         failure = f"rejected: {error.is_rejected}" if isinstance(error, StoreError) else str(error)
         if failure in self._logged:

@@ -33,8 +33,8 @@ class Tiering:
     """The tiered storage of one broker: opens the object store, and passes calls to the copies and the reads.
 
     Args:
-        damage_log: logs damaged objects, once together with the requests that meet them.
-        on_loaded: called with a partition when a load that a reader of it waits for has ended.
+        damage_log: logs damaged objects. Requests use the same log, so that each damage is logged once.
+        on_loaded: called when a load has ended, with each partition whose readers wait for it.
 
     Attributes:
         cache: the bytes of objects that were loaded.

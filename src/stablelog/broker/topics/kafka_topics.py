@@ -29,15 +29,15 @@ def adopt_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that a topic of Apache Kafka gets in this broker.
 
-    These are its known settings. If its retention is not known, it gets unlimited retention: the default retention of
-    the Kafka broker is unknown, and data that retention deletes cannot be restored.
+    The topic keeps those of its settings that are known. If its retention is not known, it gets unlimited retention:
+    the default retention of the Kafka broker is unknown, and data that retention deletes cannot be restored.
     """
     configs = {"retention.ms": "-1", "retention.bytes": "-1"}
     for setting, text in known.items():
         try:
             check_topic_configs({setting: text})
         except UsageError as error:
-            log.warning("a setting of topic %s in Apache Kafka is not taken over: %s", name, error)
+            log.warning("a setting of topic %s in Apache Kafka is not used by this broker: %s", name, error)
         else:
             configs[setting] = text
     return configs

@@ -104,7 +104,7 @@ class OpenPartitions:
         return PartitionState.UNKNOWN if topic is None else self.state_in(topic, index)
 
     def state_in(self, topic: Topic, index: int) -> PartitionState:
-        """Return the state of a topic's partition: open, or the reason why it serves no requests."""
+        """Return the state of a partition of this topic: open, or the reason why it serves no requests."""
         opened = self._by_topic.get(topic)
         if opened is None:
             return PartitionState.UNKNOWN
@@ -159,7 +159,7 @@ class OpenPartitions:
         return self._config.log_config(topic.configs) if opened is None else opened.log_config
 
     def add_topics(self, topics: Iterable[Topic]) -> None:
-        """Add topics, none of whose partitions is open."""
+        """Add topics. Their partitions are not open yet."""
         log_config = self._shared_log_config()
         for topic in topics:
             self._by_topic[topic] = _PartitionsOfTopic(log_config(frozenset(topic.configs.items())))
@@ -169,7 +169,8 @@ class OpenPartitions:
         return cache(lambda configs: self._config.log_config(dict(configs)))
 
     def connect(self, partitions: Iterable[Partition]) -> None:
-        """Connect new partitions to the failure callback, and to the limit of open segments that all partitions share.
+        """Connect new partitions to the failure callback, and to the limit of open segment files, which all partitions
+        share.
 
         May run in a thread, as long as nothing else uses the partitions yet.
         """
@@ -195,7 +196,7 @@ class OpenPartitions:
         self._by_topic[topic].offline[index] = why
 
     def end_use(self, topic: Topic) -> None:
-        """Make every later read or write of a deleted topic's partitions fail."""
+        """Make every later read and write of a topic's partitions fail, because the topic is being deleted."""
         for partition in self.of_topic(topic).values():
             partition.availability.mark_closed()
 

@@ -85,7 +85,7 @@ class Opening:
         points.write(await in_thread(None, points.changed_offsets))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield metrics: the number of partitions, and how many of them are offline or not open yet."""
+        """Yield the metrics of partitions: how many there are, how many are offline, and how many are not open yet."""
         yield Sample("stablelog_partitions", (), sum(topic.partition_count for topic in self._topics))
         yield Sample("stablelog_offline_partitions", (), self._partitions.offline_count)
         yield Sample("stablelog_opening_partitions", (), self._partitions.opening_count)

@@ -34,7 +34,7 @@ STRAY = "-stray"
 
 
 class BrokerStart(NamedTuple):
-    """Facts about this start of the broker, which the opening of each partition needs.
+    """Facts about the present start of the broker that determine how its partitions are opened.
 
     Attributes:
         clean: whether the last broker that used the data directory has stopped cleanly.
@@ -49,7 +49,7 @@ class BrokerStart(NamedTuple):
 
 
 class AttachRemote(Protocol):
-    """The type of `PartitionDirectories.attach_remote`."""
+    """The type of the function `PartitionDirectories.attach_remote`, which connects a partition to its remote tier."""
 
     def __call__(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
         """Connect a newly opened partition to its remote tier, if it has one.
@@ -68,7 +68,8 @@ class PartitionDirectories:
     """The partition directories of one data directory.
 
     Args:
-        checkpoints: the recorded offsets of partitions that are not open.
+        checkpoints: the checkpoint files, which contain the offsets up to which partitions that are not open were
+            synced.
 
     Attributes:
         attach_remote: called with each newly opened partition, before it is used. It connects the partition to its
@@ -88,8 +89,8 @@ class PartitionDirectories:
         return self._directory / f"{topic}-{index}"
 
     def complete(self, topics: Iterable[Topic]) -> bool:
-        """Write the files with start offsets that partition directories lack. Directories of Apache Kafka may lack
-        them.
+        """Write each partition's file with its log start offset where it is missing, as in directories that Apache
+        Kafka wrote.
 
         Returns:
             Whether every partition has these files now. A partition directory that is missing or unreadable lacks them;
@@ -282,7 +283,9 @@ class PartitionDirectories:
         except (FileNotFoundError, UnavailableError) as error:
             if isinstance(error, DiskError) and error.is_full:
                 raise
-            log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
+            log.error(
+                "%s belongs to a deleted topic and cannot be renamed; remove it by hand: %s", source, error
+            )
 
     def _aside(self, topic: Topic, index: int, suffix: str) -> Path:
         """Return a new path to which the directory of a deleted partition can be renamed, so that its old path is free

@@ -1,9 +1,9 @@
 """The states of a partition, and the error codes of an API for a partition that is opening, offline or unknown.
 
 The declaration of each API in `broker.apis` has its codes. A client retries only the error codes that it expects in the
-responses of an API. So each code is one that the Java client, librdkafka and franz-go retry, or one after which their
-admin tools end with a clear message.
-Format: docs/protocol.md, "Partitions that cannot be used". A test compares that table with the declarations.
+responses of an API. So each code was chosen such that the Java client, librdkafka and franz-go retry the request, or
+their admin tools end with a clear message. Format: docs/protocol.md, "Partitions that cannot be used". A test compares
+that table with the declarations.
 """
 
 from enum import Enum

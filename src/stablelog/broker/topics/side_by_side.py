@@ -57,7 +57,8 @@ def close_each(
         reserve: frees disk space for the partitions if the disk is full; used only in the caller's thread.
 
     Yields:
-        Each partition with a function that returns when the partition is closed, or raises as `Partition.close` does.
+        (partition, function) for each partition. The function waits until the partition is closed, and raises the error
+        if `Partition.close` has failed.
     """
     partitions = list(partitions)
     if len(partitions) <= IN_TURN_MAX:

@@ -27,7 +27,7 @@ class Topic:
 
     @property
     def listed(self) -> ListedTopic:
-        """The topic as the file `cluster.json` contains it. The object stays the same until the topic changes."""
+        """The topic as the file `cluster.json` contains it. The same object is returned until the topic changes."""
         known = self._listed
         if known is None or known.partition_count != self.partition_count or known.configs != self.configs:
             known = self._listed = ListedTopic(

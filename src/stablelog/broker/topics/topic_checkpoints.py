@@ -125,7 +125,8 @@ class TopicCheckpoints:
             found = read_offset_checkpoint(self._disk, path)
         except DamageError as error:
             log.warning(
-                "%s; without these offsets, a partition stays offline if whole batches follow damage in its log",
+                "%s; the offsets up to which partitions were synced are therefore unknown: a partition "
+                "stays offline if whole batches follow damage in its log",
                 error,
             )
             found, is_known = {}, False
@@ -142,8 +143,8 @@ class TopicCheckpoints:
         return None if end == UNKNOWN else end
 
     def remove_recovery_point(self, at: TopicPartition) -> None:
-        """Remove the recorded synced offset of a partition that was opened: the open partition itself has the offset
-        now.
+        """Remove the recorded offset up to which a partition was synced, because the partition is open now and knows
+        its offset itself.
         """
         self._kept.pop(at, None)
 

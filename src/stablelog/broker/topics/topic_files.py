@@ -1,4 +1,5 @@
-"""The steps of a start, of creation, change and deletion of topics, and of a stop that read and write files.
+"""The files of topics: the steps that read and write files when the broker starts or stops, and when topics are
+created, changed and deleted.
 
 `topic_list` decides which changes are allowed, and `topic_changes` puts the steps in order. Each step that changes the
 list of topics is durable on return.
@@ -186,8 +187,8 @@ class TopicFiles:
     # in a thread.
 
     def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
-        """Create and open partitions of a topic, and return them by index. After an error none of them is open. May
-        run in a thread.
+        """Create and open partitions of a topic, and return them by index. If one cannot be created, the others are
+        closed again. May run in a thread.
 
         Raises:
             RefusedError: the disk is full.
@@ -322,7 +323,9 @@ class TopicFiles:
     def recover_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
     ) -> Partition:
-        """Open a partition without publishing it. May run in a thread; raises as `open_partition` does."""
+        """Open a partition, and return it without making it usable for requests: `publish_partition` does that. May run
+        in a thread; raises as `open_partition` does.
+        """
         return self.directories.recover(
             topic,
             index,
@@ -349,7 +352,11 @@ class TopicFiles:
             try:
                 closed()
             except StablelogError as error:
-                log.error("closing %s-%d failed; it will be recovered at the next start: %s", *at, error)
+                log.error(
+                    "closing %s-%d failed; the next start checks its log again, and nothing is lost: %s",
+                    *at,
+                    error,
+                )
                 clean = False
                 continue
             if partition in failed:

@@ -108,7 +108,7 @@ class TopicList:
         topic_id: uuid.UUID,
         own: bool = False,
     ) -> Topic:
-        """Make a new topic without partitions, and reserve its name. The topic is not in the list yet.
+        """Reserve the name of a new topic, and return the topic, which has no partitions and is not in the list yet.
 
         Args:
             name: the topic's name.
@@ -179,7 +179,9 @@ class TopicList:
         self.reservations.remove_existing(topic.name)
 
     def grow(self, topic: Topic, more: int) -> None:
-        """Increase the partition count of a topic. A negative number cancels a growth whose write has failed."""
+        """Increase the partition count of a topic. A negative `more` takes back an increase that could not be written
+        to disk.
+        """
         self.version += 1
         topic.partition_count += more
 

@@ -33,7 +33,7 @@ class Reservations:
 
     @property
     def existing(self) -> frozenset[str]:
-        """The names of the existing topics. The object stays the same until a topic is created or deleted."""
+        """The names of the existing topics. The same object is returned until a topic is created or deleted."""
         if self._existing is None:
             self._existing = frozenset(self._topics)
         return self._existing
@@ -68,7 +68,7 @@ class Reservations:
     def check_new(
         self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
     ) -> None:
-        """Check whether a topic can be created.
+        """Check that a topic can be created.
 
         Args:
             name: the topic's name.
@@ -94,7 +94,8 @@ class Reservations:
         if partition_count < 1:
             raise RefusedError(
                 ErrorCode.invalid_partitions,
-                f"a topic cannot have {partition_count} partitions: the least number is 1",
+                f"a topic cannot have {partition_count} partitions: ask for at least 1, or for -1 to get "
+                "the broker's default",
             )
         self.check_count(partition_count)
         try:
@@ -114,5 +115,6 @@ class Reservations:
         if count + more > most:
             raise RefusedError(
                 ErrorCode.invalid_partitions,
-                f"{more} new partitions and the present {count} are more than stablelog.max.partitions={most}",
+                f"{more} new partitions and the present {count} are more than "
+                f"stablelog.max.partitions={most} allows: raise this setting, or delete topics",
             )

@@ -189,7 +189,7 @@ class JointRequests:
 
         Args:
             decide: makes the decisions.
-            is_long: whether the request names many children.
+            is_long: whether the request names so many children that a separate task makes the decisions.
         """
         if is_long or self._joint.has_many_children(self._name):
             answer, done = await self._tasks.run_for_request("a joint commit", decide)
@@ -229,12 +229,13 @@ class JointRequests:
                 return checked
         raise RefusedError(
             ErrorCode.concurrent_transactions,
-            f"children of version {self._version} of joint commit {self._name.key!r} change while they are committed: stop "
-            "their writers, and try again",
+            f"children of version {self._version} of joint commit {self._name.key!r} change again and again "
+            "while they are committed: stop their writers, and try again",
         )
 
     async def _end_accepted(self) -> Done:
-        """End the children of a long joint commit that is accepted and has not ended all its children yet.
+        """End the remaining children of a long joint commit that is accepted: its commit is certain, but some children
+        have not got their decision yet.
 
         Returns:
             A future that is done when the markers of these children are written; None if there are no such markers.
@@ -256,8 +257,8 @@ class JointRequests:
         return done
 
     async def _dismiss_late(self) -> Done:
-        """Abort the children that no later joint commit can commit. If they are few, the decision itself has aborted
-        them, and nothing is done here.
+        """Abort the open children that no joint commit can commit any more, because their version is over. If they are
+        few, the decision about the joint commit has aborted them already, and nothing is done here.
 
         Returns:
             A future that is done when the abort markers are written; None if there are none.

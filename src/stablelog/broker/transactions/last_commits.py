@@ -4,8 +4,8 @@ A commit log that was restored from an older backup, or that has lost its end, c
 in the partitions. A coordinator that continued from such a commit log would assign the commit sequences of the missing
 commits a second time. So the coordinator decides no commit until the broker has read the last commit of every
 commit-ordered partition of the transaction group. Until then clients get an error code after which they retry. The last
-commit is read from the files of the partition, before the partition is open. Of a partition that cannot be opened, the
-broker reads as much as possible.
+commit is read from the files of the partition, before the partition is open. If a partition is damaged, the broker
+reads as much of its files as possible.
 """
 
 import asyncio

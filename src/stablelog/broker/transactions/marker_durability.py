@@ -72,8 +72,8 @@ class MarkerDurability:
         return dict(self._commits)
 
     def forget_durable(self) -> None:
-        """Forget the oldest markers that are durable, up to FORGOTTEN_AT_ONCE of them, so that `undurable_commits` has
-        few markers to check.
+        """Forget markers that are durable, oldest first and at most FORGOTTEN_AT_ONCE of them, so that
+        `undurable_commits` has few markers to check.
         """
         for _ in range(FORGOTTEN_AT_ONCE):
             if not self._commits:
@@ -92,8 +92,9 @@ class MarkerDurability:
         return self._partitions.is_in_use(partition) and partition.high_watermark < end
 
     def barrier(self) -> Barrier:
-        """Return a function that tells whether all markers that were written before this call are durable (a marker
-        *barrier*, see `coordinators.transactions.spare_ids`).
+        """Return a *barrier*: a function that returns whether all markers that were written before this call of
+        `barrier` are durable. `coordinators.transactions.spare_ids` uses it to decide when a producer id can be used
+        again.
         """
         if self._barrier is None:
             self._forget_durable_ends()

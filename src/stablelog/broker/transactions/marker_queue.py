@@ -33,7 +33,7 @@ class MarkerQueue:
     """The decisions whose records are durable and whose markers are not all written.
 
     Attributes:
-        in_writing: the decisions from which `next_portion` makes portions now.
+        in_writing: the decisions whose markers `next_portion` returns at present.
     """
 
     def __init__(self) -> None:

@@ -106,7 +106,9 @@ class MarkerWriter:
         return self._missing.keys()
 
     def is_written(self, order: MarkerOrder) -> bool:
-        """Return whether the marker of this order is written to all partitions that need it."""
+        """Return whether the marker of this order (one decision about one transaction) is written to all partitions of
+        the transaction.
+        """
         return _key(order) not in self._lacking
 
     def undurable_commits(self) -> set[int]:
@@ -125,7 +127,9 @@ class MarkerWriter:
         }
 
     def undurable_commit_markers(self) -> set[CommitMarker]:
-        """Return the commit markers of `undurable_commits`, each with an empty transactional id."""
+        """Return the commit markers that belong to the commits of `undurable_commits`. Their transactional ids are
+        unknown here, and therefore empty.
+        """
         undurable: set[CommitMarker] = {
             (sequence, "", partition.topic, partition.index)
             for sequence, ends in self._durability.undurable_commits().items()
@@ -144,7 +148,7 @@ class MarkerWriter:
 
     def barrier(self) -> Barrier:
         """Return a function that tells whether all markers that were written before the call of `barrier` are durable.
-        The function returns None if this cannot become known any more.
+        The function returns None if it can never find out, for example because a partition has failed.
         """
         return self._durability.barrier()
 
@@ -160,7 +164,9 @@ class MarkerWriter:
         self.write_decided()
 
     def hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
-        """Let the marker of an order wait until these partitions are open."""
+        """Let the marker of a marker order (one decision about one transaction) wait until these partitions are
+        open.
+        """
         for target in targets:
             self._keep_for(target, [order])
 
@@ -282,7 +288,8 @@ class MarkerWriter:
                 # The partition refuses the marker: a producer with a higher epoch, or a later coordinator, has ended
                 # the transaction already.
                 log.warning(
-                    "the marker of producer %d for %s-%d is not needed: %s",
+                    "the marker of producer %d for %s-%d is not written, because the partition does not "
+                    "need it: %s",
                     order.producer_id,
                     partition.topic,
                     partition.index,

@@ -1,9 +1,9 @@
 """Gives each partition the markers that it lacks, when the partition is opened after a start of the broker.
 
 A crash can lose markers that were written and not durable, and an earlier run of the broker may have stopped before it
-wrote all markers of a decision. So when a partition is opened, each transaction group that may have transactions there
-compares the open ones with its decisions (`TransactionGroup.repair_partition`). If the disk is full, the markers wait,
-and nothing else may be written to the partition before them.
+wrote all markers of a decision. So when a partition is opened, each transaction group that may have open transactions
+in it compares these transactions with its decisions (`TransactionGroup.repair_partition`). If the disk is full, the
+markers wait, and nothing else may be written to the partition before them.
 """
 
 from collections.abc import Iterable
@@ -123,7 +123,8 @@ class PartitionRepair:
         return [group for group in groups if group is not None]
 
     def _move_ids_of_open(self, group: TransactionGroup, found: Iterable[TransactionInPartition]) -> None:
-        """Move the transactional ids of open transactions from the default group to their own group.
+        """Move the transactional ids of open transactions from the default group, which holds ids of groups that do not
+        exist yet, to the group that each id names.
 
         An earlier run of the broker has moved these ids already, and a crash has lost the record of it. The producers can
         then continue their transactions.

@@ -39,7 +39,7 @@ class TopicBoundary:
         and topic.
 
         Raises:
-            RefusedError: topic_authorization_failed.
+            RefusedError: the topic belongs to another group; the error code is topic_authorization_failed.
         """
         topic = self._topics.get(topic_name)
         own = group_of(transactional_id)

@@ -99,7 +99,9 @@ class TransactionGroup:
         )
 
     def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
-        """Return the end offsets of partitions: 0 if a partition is not open, OFFSET_UNKNOWN if it does not exist."""
+        """Return the end offset of each partition: 0 if the partition is not open, OFFSET_UNKNOWN if it does not
+        exist.
+        """
         ends: list[int] = []
         last_name: str | None = None
         partitions: Mapping[int, Partition] = {}
@@ -192,7 +194,9 @@ class TransactionGroup:
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
-        """Append the records of a decision. Return its answer when the records are durable and the markers are written."""
+        """Append the records of a decision, wait until they are durable and the decision's markers are written, and
+        return its answer.
+        """
         done = self.begin_to_carry_out(decision)
         await self.wait_until_carried_out(done)
         return decision.answer
@@ -325,7 +329,8 @@ class TransactionGroup:
         self._markers.write_missing(partition, target, decision.markers, waiting)
 
     def continue_after_commit(self, sequence: int, topic_name: str, index: int) -> None:
-        """Let the next commit sequence be greater than one that was found in a marker of a partition.
+        """Let the coordinator number its next commits above a commit sequence that was found in a marker of a
+        partition.
 
         Log an error if the commit log does not contain this commit.
 

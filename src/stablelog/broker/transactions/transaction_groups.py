@@ -144,7 +144,7 @@ class TransactionGroups:
         return self._open(name, partitions)
 
     def _check_new(self, name: str) -> None:
-        """Check whether a group that does not exist may begin.
+        """Check that a group that does not exist yet may be created.
 
         Raises:
             RefusedError: the name is not valid for a group, or there are too many groups or partitions.
@@ -155,8 +155,10 @@ class TransactionGroups:
             )
         if len(self._groups) > self._count_max:
             raise _not_made(
-                f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max} "
-                "allows; the part of a transactional id before its first slash names the group"
+                f"{group_in_words(name)} would be one more than "
+                f"stablelog.max.transaction.groups={self._count_max} allows; the part of a transactional id "
+                "before its first slash names the group. Raise this setting, or use an id of an existing "
+                "group"
             )
         try:
             self._topics.reservations.check_count(1)
@@ -243,7 +245,8 @@ class TransactionGroups:
         if group is None:
             raise RefusedError(
                 ErrorCode.invalid_producer_id_mapping,
-                f"no producer uses the transactional id {transactional_id!r}",
+                f"no producer uses the transactional id {transactional_id!r}: check the id, or send "
+                "InitProducerId first",
             )
         return group
 
@@ -326,7 +329,7 @@ class TransactionGroups:
         """Refuse a transaction's write to a topic of another transaction group: see `TopicBoundary.check`.
 
         Raises:
-            RefusedError: topic_authorization_failed.
+            RefusedError: the topic belongs to another group; the error code is topic_authorization_failed.
         """
         self._boundary.check(transactional_id, name)
 

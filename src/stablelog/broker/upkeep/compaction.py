@@ -128,7 +128,9 @@ class Compactor:
 
 
 def _next_finished(steps: Iterator[Cleaned | None]) -> Cleaned | None:
-    """Compute and return the next compacted segment; None after the last one."""
+    """Do the next piece of a compaction. Return the compacted segment that is finished then; None after the last
+    one.
+    """
     began = time.perf_counter()
     for cleaned in steps:
         if cleaned is not None:

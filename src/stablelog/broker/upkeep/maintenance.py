@@ -57,8 +57,8 @@ class Maintenance:
     """The periodic work of one broker.
 
     Args:
-        before_trim: called before a coordinator's log is trimmed. It copies the logs to the object store, if there is
-            one.
+        before_trim: called before a coordinator's log is trimmed. It copies the log to the object store first, if the
+            broker has one.
     """
 
     def __init__(
@@ -143,7 +143,9 @@ class Maintenance:
                 await self.trim_logs(lambda journal: journal.demand_checkpoint())
 
     async def trim_logs(self, chooses: Callable[[Journal], bool] = lambda journal: journal.has_grown) -> None:
-        """Trim the logs of all coordinators whose logs have grown enough, or those that `chooses` returns True for."""
+        """Trim the logs of all coordinators whose logs have grown enough, or only of those logs for which `chooses`
+        returns True.
+        """
         for group in self._transactions:
             if chooses(group.journal):
                 await self.trim(group.journal, group.coordinator.table.live_state)
@@ -158,11 +160,11 @@ class Maintenance:
         and recovery needs the decision in the log to write the marker again. Nothing is trimmed while a partition has
         failed or lacks markers of earlier decisions, because the checkpoint does not contain these decisions any more.
 
-        The checkpoint of the offsets log repeats records of open transactions, and so these records get new offsets.
-        After a start, the first offset of an open transaction tells whether a decision in the commit log is about this
-        transaction or about an earlier one: see `MarkerOrder.decides`. If a transaction was decided before its records
-        were repeated, and only the repeated records were left, they would seem to belong to a later transaction. So
-        the log is trimmed only when the markers of these decisions are durable.
+        The checkpoint of the offsets log repeats the records of open transactions, at new offsets. After a start, the
+        first offset of an open transaction shows whether a decision in the commit log is about this transaction or
+        about an earlier one (see `MarkerOrder.decides`). Suppose that a transaction was decided before its records were
+        repeated. If the trim left only the repeated records, they would seem to belong to a later transaction. So the
+        log is trimmed only when the markers of these decisions are durable.
 
         Args:
             journal: the log of the coordinator.
@@ -192,7 +194,8 @@ class Maintenance:
             journal.trim(before_offset)
 
     async def _lacks_markers(self) -> bool:
-        """Return whether a partition may lack markers whose decisions are only in a coordinator's log.
+        """Return whether a partition may lack markers of decided transactions. The broker can write them again only
+        from the decisions in a coordinator's log, so that log must not be trimmed then.
 
         A partition that fails after this check does no harm: the markers that are durable in it stay durable.
         """
@@ -274,7 +277,9 @@ class Maintenance:
 
     @staticmethod
     async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
-        """Write a checkpoint file, which holds an offset of each partition, if one of the offsets has moved."""
+        """Write a checkpoint file of the data directory (it contains one offset of each partition), if one of these
+        offsets has moved since the last write.
+        """
         # Collect the offsets in a thread: those of 10,000 partitions would take the event loop too long.
         checkpoint.write(await in_thread(None, checkpoint.changed_offsets))
 

@@ -1,5 +1,5 @@
-"""Background proofs of log files: a start does not check these files, and a request must not read them before they are
-checked.
+"""Background proofs (checks) of log files. A start of the broker does not check these files, and a request must not
+read them before they are checked.
 
 A *proof* checks a log file's batch headers. A read of an unproven segment raises UnprovenError. The fetch requests the
 proof and waits for at most its max wait. The proof continues after the fetch has ended, so that a retry finds it
@@ -79,7 +79,9 @@ class Proofs:
                 self._proofs.move_to_end((partition, path))
                 try:
                     if partition.availability.is_closed:
-                        raise UnavailableError(f"{path} was closed before it was proven")
+                        raise UnavailableError(
+                            f"{path} was closed before its batch headers were checked: retry"
+                        )
                     piece = await next_in_thread(self._threads, proof.pieces)
                 except StablelogError as error:
                     self._failed(path, proof, error)

@@ -90,7 +90,9 @@ class Scrub:
                 )
         except (DamageError, DiskError) as error:
             if partition.has_segment(segment):
-                log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
+                log.error(
+                    "scrub: a segment of %s-%d cannot be read: %s", partition.topic, partition.index, error
+                )
         except Exception as error:  # noqa: BLE001 - the exception fails this partition only
             if partition.availability.is_closed:
                 return  # The partition was deleted, and its paths may belong to files of another topic now.
@@ -101,7 +103,8 @@ class Scrub:
         """Check the batch headers of a segment (its proof) if no request has done so yet.
 
         Yields:
-            0 after each piece of the work. The scrub counts the bytes later, when it checks the whole batches.
+            0 after each piece of the work. These bytes are not counted here, because the scrub counts them when it
+            checks the whole batches.
         """
         for _ in segment.prove():
             yield 0
@@ -114,7 +117,11 @@ class Scrub:
                 return
             if isinstance(piece, DamagedBatch):
                 if partition.has_segment(segment) and segment.add_damaged_batch(piece):
-                    log.error("scrub: %s: %s", segment.path(LOG), piece)
+                    log.error(
+                        "scrub: %s has a damaged batch, which fetches now refuse: %s",
+                        segment.path(LOG),
+                        piece,
+                    )
                 continue
             self.read_size += piece
             await self._pause(piece)
