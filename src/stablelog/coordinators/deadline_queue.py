@@ -1,9 +1,9 @@
 """Queue of deadlines: one deadline for each key, the earliest first.
 
 Moving a deadline to a later time is cheap: the heap keeps the old entry with its earlier time. When that time comes,
-the queue replaces the entry by one with the new deadline. Heartbeats and transactions move deadlines often, and the
-heap still has about one entry for each key. Keys with the same deadline come in the order in which their entries were
-added.
+the queue replaces the entry by one with the new deadline. So the heap has about one entry for each key, although
+heartbeats and transactions move deadlines often. Keys with the same deadline come in the order in which their entries
+were added.
 """
 
 import heapq
@@ -94,7 +94,8 @@ class DeadlineQueue(Generic[Key]):
             heapq.heapify(self._heap)
 
     def _correct_top(self) -> None:
-        """Make the first entry of the heap valid: remove or replace replaced and cancelled entries at the top.
+        """Make the first entry of the heap valid: entries at the top whose deadline was cancelled are removed, and
+        those whose deadline was moved are replaced.
 
         Stop after CORRECTED_AT_ONCE entries, so that one call does not hold the event loop for long.
         """
@@ -113,5 +114,7 @@ class DeadlineQueue(Generic[Key]):
                 self._queue(key, deadline_ms)
 
     def _is_valid(self, queued_ms: int, key: Key) -> bool:
-        """Return whether an entry of the heap is the newest entry of its key and has the key's present deadline."""
+        """Return whether an entry of the heap is current: the newest entry of its key, with the key's present
+        deadline.
+        """
         return self._queued.get(key) == queued_ms == self._deadlines.get(key)

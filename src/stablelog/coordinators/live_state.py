@@ -2,20 +2,20 @@
 and the older records can then be deleted.
 
 A checkpoint is appended in slices. The coordinator makes other decisions between two slices, and their records are
-appended too. Replaying the log gives the newest state of each key nevertheless, because of four rules about `undivided`
-and `rest`, two parts of `LiveState`:
+appended too. A replay of the log nevertheless gives the newest state of each key. Four rules about two parts of
+`LiveState`, `undivided` and `rest`, ensure this:
 
 - A record of `rest` is made when the caller takes it, from the state at that time. The caller appends the record before
   the state changes again. The record therefore repeats the latest record of its key in the log.
 - A key that was removed after the checkpoint began has no record in `rest`: its tombstone is in the log.
-- A key that was added after the checkpoint began does not have to have a record in `rest`: the record that added the
-  key is in the log after the beginning of the checkpoint.
+- A key that was added after the checkpoint began needs no record in `rest`: the record that added the key stands in the
+  log after the beginning of the checkpoint.
 - `undivided` holds the records whose order matters. The caller appends these as one batch, before all other records and
   before the state changes again. Later records whose order matters stand in the log in their own order.
 
-The third part, `ordered`, is for records whose order matters only within a small item, such as those of one key. It has
-records of open transactions, too: these are appended as a part of their transaction. The caller takes the items after
-`rest`, and appends an item, in its order, before the state changes again.
+The third part, `ordered`, is for records whose order matters only within a small item, such as those of one key. It can
+contain records of open transactions, which are appended as a part of their transaction. The caller takes the items
+after the last record of `rest`. It appends all records of an item, in their order, before the state changes again.
 """
 
 from collections.abc import Iterator

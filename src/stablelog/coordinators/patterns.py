@@ -79,9 +79,8 @@ class Characters(NamedTuple):
 def name_matcher(pattern: str | None) -> Callable[[str], bool]:
     """Return a function that checks whether a whole name matches.
 
-    No pattern, or an empty one, matches all names. The number of steps of this function is proportional to the length
-    of the pattern, and so is the number of steps of the returned function, beside one step for each character of a
-    name.
+    No pattern, or an empty one, matches all names. This function takes a number of steps that is proportional to the
+    length of the pattern. The returned function takes as many again, and one step for each character of the name.
 
     Raises:
         RefusedError: the pattern is not a regular expression, is too long, or contains more than characters, classes of
@@ -106,7 +105,7 @@ def name_matcher(pattern: str | None) -> Callable[[str], bool]:
 
 
 class NameText:
-    """A name that is compared with a pattern, with the positions of each of its characters."""
+    """A name that is compared with a pattern. The positions of each of its characters are stored with it."""
 
     def __init__(self, name: str) -> None:
         self.text = name
@@ -197,8 +196,8 @@ def _check_structure(pattern: str, elements: list[re.Match[str]]) -> None:
 
 
 def _counts(element: re.Match[str]) -> tuple[int, int]:
-    """Return a pair: the least and the greatest number of times that an element is repeated. Without an upper limit,
-    both are the least number.
+    """Return a pair: the least and the greatest number of times that an element is repeated. If there is no upper
+    limit, both numbers are the least one.
     """
     repeat = element["repeat"]
     if repeat is None:
@@ -248,7 +247,9 @@ def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
 
 
 def _at_end(of: NameText, at: int) -> int:
-    """Match `$`: at the end of the name, and before a line break that ends the name."""
+    """Match `$` at the positions in `at` (bit i stands for position i). Return those of them at which it matches: the
+    end of the name, and the position before a line break that ends the name.
+    """
     ends = 1 << len(of.text) | 1 << len(of.text.removesuffix("\n"))
     return at & ends
 
@@ -301,8 +302,9 @@ def _characters(element: re.Match[str]) -> Characters:
         low, high = _character(first), _character(last)
         if low is None or high is None or high < low:
             raise _invalid(
-                f"{element.string!r} is not a regular expression: character {element.start('atom') + begun + 1} begins "
-                "no range of characters"
+                f"{element.string!r} is not a regular expression: character "
+                f"{element.start('atom') + begun + 1} is followed by '-' and a character that do not form a "
+                "range"
             )
         ranges.append((low, high))
     return Characters(tuple(ranges), categories, is_negated)
@@ -315,8 +317,8 @@ def _member(element: re.Match[str], at: int) -> re.Match[str]:
     found = _MEMBER.match(element["atom"], at)
     if found is None:
         raise _invalid(
-            f"{element.string!r} is not supported at character {element.start('atom') + at + 1}: the class of characters "
-            "contains an unknown escape"
+            f"{element.string!r} is not supported at character {element.start('atom') + at + 1}: the class "
+            "of characters contains an escape that is not supported"
         )
     return found
 

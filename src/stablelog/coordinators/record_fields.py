@@ -82,7 +82,9 @@ class FieldReader:
         self._at = 0
 
     def damage(self, why: str) -> DamageError:
-        """Return the error that reports damage at the present position of the key or value."""
+        """Return the error that reports damage at the present position of the key or value; `why` says what is wrong
+        there.
+        """
         return DamageError(f"damaged record of a coordinator: {self._what}, at byte {self._at}: {why}")
 
     def read_bytes(self, size: int) -> bytes:

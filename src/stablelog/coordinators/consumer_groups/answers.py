@@ -27,8 +27,8 @@ class GroupConfig:
         initial_rebalance_delay_ms: the time for which an empty group waits for more members before its first rebalance.
         session_timeout_ms_min: the shortest session timeout that a member may ask for.
         session_timeout_ms_max: the longest session timeout that a member may ask for.
-        group_size_max: maximum number of members of one group. Also the maximum number of members that were given an id
-            and have not used it yet.
+        group_size_max: maximum number of members of one group. It also limits the number of clients that were given a
+            member id and have not joined with it yet.
         offsets_retention_ms: the time after which the offsets of a group expire, counted from the time at which the
             group became empty.
         offsets_check_interval_ms: a group without members and offsets is forgotten after this time at the earliest.
@@ -39,8 +39,9 @@ class GroupConfig:
         consumer_session_timeout_ms: the session timeout of the members of consumer groups (KIP-848).
         heartbeat_interval_ms: the time after which such a member sends its next heartbeat.
         consumer_group_size_max: maximum number of members of one consumer group.
-        consumer_times: for a consumer group with settings of its own, its session timeout and its heartbeat interval, in
-            place of those above. The caller may change the entries at any time.
+        consumer_times: the session timeout and the heartbeat interval of each consumer group that has settings of its
+            own. They replace `consumer_session_timeout_ms` and `heartbeat_interval_ms`. The caller may change the
+            entries at any time.
     """
 
     initial_rebalance_delay_ms: int = 3_000
@@ -253,8 +254,8 @@ class GroupDecision(Generic[Answer]):
         answers: (token, answer) for JoinGroup and SyncGroup requests, this one and earlier ones.
 
     Every answer, also of a decision without records, waits until all records that the offsets log had at the time of
-    the decision are durable. So an offset that was fetched cannot be lost, and no answer names a generation that a
-    crash undoes.
+    the decision are durable. A crash can therefore not undo anything that an answer has reported, such as an offset or
+    a generation.
     """
 
     answer: Answer

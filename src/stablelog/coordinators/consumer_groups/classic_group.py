@@ -79,7 +79,7 @@ class IllegalStepError(Exception):
 
 
 class Due(Enum):
-    """The kinds of deadlines of a group."""
+    """The kinds of deadlines of a group, such as the end of a member's session."""
 
     JOIN = "the join phase ends"
     SYNC = "the sync phase ends"
@@ -145,9 +145,10 @@ class ClassicGroup:
         pending_syncs: members of this generation that have not asked for their assignment yet.
         is_initial: whether the group was empty before this rebalance. Such a group waits for more members even if all
             members have joined.
-        is_prolonged: whether a new member has joined in the current part of this wait, so that a further part follows.
-        initial_delay_ms, initial_left_ms: length of the current part of that wait, and how much longer it may become.
-            Set only during the wait.
+        is_prolonged: whether a new member has joined in the current part of this wait, so that the wait continues with
+            a further part.
+        initial_delay_ms, initial_left_ms: the length of the current part of that wait, and the most by which the wait
+            may still be prolonged. Set only during the wait.
         subscribed: topics that the members subscribe to; None if unknown. The members may then subscribe to any topic,
             so no offsets expire while the group has members.
         recorded: value of the group's last record in the log; None if it has none.
@@ -173,7 +174,7 @@ class ClassicGroup:
         self.recorded: bytes | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
-        """Return the key of one of the group's deadlines in the queue of deadlines."""
+        """Return the key by which the queue of deadlines knows one deadline of the group."""
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:

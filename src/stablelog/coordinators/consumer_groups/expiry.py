@@ -104,7 +104,9 @@ class Expiry:
         self._table.deadlines.set(group.alarm(Due.OFFSETS), soon_ms if is_open else max(next_ms, soon_ms))
 
     def delete_group(self, group: AnyGroup, decision: Decision, now_ms: int) -> None:
-        """Delete a group that has neither members nor offsets."""
+        """Delete a group that has neither members nor offsets: remove it from the table, and add its tombstone to the
+        decision.
+        """
         if isinstance(group, ConsumerGroup):
             self._table.forget(group)
             decision.records.extend(group.tombstones())
@@ -115,5 +117,7 @@ class Expiry:
 
 
 def is_empty(group: AnyGroup) -> bool:
-    """Return whether the group has no members, and no client that got a member id and is about to join with it."""
+    """Return whether the group has no members, and no client that has received a member id but has not joined with it
+    yet.
+    """
     return not group.members if isinstance(group, ConsumerGroup) else group.state is ClassicGroupState.EMPTY

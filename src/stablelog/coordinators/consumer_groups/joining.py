@@ -1,5 +1,5 @@
-"""JoinGroup: decides which members join a classic group: new ones, members that join again, and restarted static
-members.
+"""Decides about JoinGroup requests: whether a member may join a classic group, be it a new member, one that joins
+again, or a restarted static member.
 
 Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (an answer that
 nothing is to be assigned).
@@ -43,7 +43,7 @@ STRING_SIZE_MAX = 32_000  # The maximum size in bytes of a string in a record; t
 
 
 class _Join(NamedTuple):
-    """A JoinGroup request that the coordinator is deciding, with its group and decision."""
+    """A JoinGroup request that the coordinator is deciding, with the group and with the decision that it makes."""
 
     group: ClassicGroup
     request: JoinRequest
@@ -116,12 +116,14 @@ class Joining:
                 self._rebalances.complete_join_if_ready(group, decision, now_ms)
             raise RefusedError(
                 ErrorCode.group_max_size_reached,
-                f"group {group.group_id!r} has its maximum of {self._config.group_size_max} members",
+                f"group {group.group_id!r} has its maximum of {self._config.group_size_max} members: stop "
+                "one of them first, or raise group.max.size",
             )
         if not group.supports(request.protocol_type, (name for name, _ in request.protocols)):
             raise RefusedError(
                 ErrorCode.inconsistent_group_protocol,
-                f"group {group.group_id!r} has no protocol in common with this member",
+                f"group {group.group_id!r} has no protocol in common with this member: use the same "
+                "assignment strategy in all members",
             )
         if not member_id:
             self._join_new(join)
@@ -226,7 +228,7 @@ class Joining:
         return value if len(value) <= self._config.group_metadata_size_max else None
 
     def _rejoin(self, join: _Join) -> None:
-        """Let a member of the group join again. A new generation begins, unless the join changes nothing."""
+        """Let a member of the group join again. A rebalance begins, unless the join changes nothing."""
         group, request = join.group, join.request
         assert group.state is not ClassicGroupState.EMPTY
         member = group.members[request.member_id]

@@ -34,7 +34,7 @@ def check_committer(
 
     Args:
         groups: the groups by group id.
-        group_id: the group. It may be missing: then a client that names no member may commit.
+        group_id: the group. If it does not exist, only a client that names no member may commit.
         committer: the member that the request names. Transactional clients before KIP-447 name none.
         missing: the error code for a member of a group that does not exist.
         is_transactional: whether the commit is part of a transaction.
@@ -47,7 +47,7 @@ def check_committer(
     group = groups.get(group_id)
     if group is None:
         if committer.generation >= 0:
-            raise RefusedError(missing, f"there is no group {group_id!r}")
+            raise RefusedError(missing, f"there is no group {group_id!r}: join the group again")
         return
     if committer.generation < 0 and is_empty(group):
         return
@@ -61,7 +61,7 @@ def check_committer(
     elif not is_transactional:
         raise RefusedError(
             ErrorCode.unknown_member_id,
-            f"group {group_id!r} has members: only its members may commit offsets",
+            f"group {group_id!r} has members: only its members may commit offsets; stop them first",
         )
     if group.state is ClassicGroupState.COMPLETING_REBALANCE and not is_transactional:
         raise RefusedError(

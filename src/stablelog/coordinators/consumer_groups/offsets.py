@@ -17,9 +17,10 @@ ones. Two rules keep their order:
 
 - All commits of one group and partition are appended in the order of their positions, before any of them changes. If
   one of them is pending, each record is marked as repeated.
-- In a replay, a repeated commit that is known already changes nothing: the log still has the first record, or an
-  earlier copy. Any other repeated commit comes before all commits that are not repeated, and after the repeated ones
-  before it. The older part of the log has been deleted then, so these commits are the oldest ones.
+- In a replay, a repeated commit changes nothing if the same commit was read before: the log then still has its first
+  record, or an earlier copy. Otherwise the older part of the log was deleted. The repeated commits are then the oldest
+  ones: they count as earlier than all commits that are not repeated, and have among themselves the order in which they
+  stand in the log.
 
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
@@ -78,7 +79,8 @@ class _UnappliedOffsets(Mapping[TopicPartition, OffsetAndMetadata]):
     For each partition, the offset with the latest record counts.
 
     Args:
-        layers: the applied offsets, and those of each committed transaction that are not applied.
+        layers: one mapping with the applied offsets, and one for each committed transaction whose offsets are not
+            applied yet.
     """
 
     def __init__(self, layers: list[OffsetByPartition]) -> None:
@@ -121,7 +123,8 @@ class GroupOffsets:
     # -- changes --------------------------------------------------------------------------------------------
 
     def begin_log(self) -> None:
-        """Mark the beginning of the log that is trimmed: `add_commit` has been called for all records of older logs.
+        """Record that the replay of older logs is over: later calls of `add_commit` are for records of the log that is
+        trimmed.
 
         A directory of Apache Kafka can have older logs of offsets, which are read first and never trimmed.
         """
@@ -223,7 +226,9 @@ class GroupOffsets:
             committed[partition] = offset
 
     def _leave(self, group_id: str, txn: _TransactionOffsets) -> None:
-        """Remove a group from an ended transaction: all offsets of the group are applied."""
+        """Remove a group from an ended transaction, because all offsets that the transaction has committed for the
+        group are applied.
+        """
         transactions = self._by_group[group_id]
         del transactions[txn]
         if not transactions:

@@ -1,8 +1,9 @@
 """Rebalances of a group: the join phase, the sync phase, sessions and leaving members.
 
-A request is checked first (`RefusedError`), and a refused request changes nothing. A join or a sync is answered through
-its token, at once or in a later decision, and exactly once, even if its member leaves, is removed, is replaced, or
-sends the request again. `joining` decides which member may join.
+Each request is first checked. A request that is refused (`RefusedError`) changes nothing. A JoinGroup or SyncGroup
+request is answered through its token (an identifier of the request), at once or in a later decision. Each gets exactly
+one answer, even if its member leaves, is removed, is replaced, or sends the request again. `joining` decides which
+member may join.
 
 To *dismiss* a member is to remove it and to answer its pending requests with UNKNOWN_MEMBER_ID.
 
@@ -86,7 +87,9 @@ class Rebalances:
             self._complete_join(group, decision, now_ms)
 
     def _end_join_phase(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
-        """Handle the timeout of a join phase. The first join phase of a group goes on if more members have joined."""
+        """Handle the timeout of a join phase. The join phase ends; only the first one of an empty group is prolonged if
+        further members have joined meanwhile.
+        """
         assert group.state is ClassicGroupState.PREPARING_REBALANCE
         if group.is_initial and group.is_prolonged and group.initial_left_ms:
             group.is_prolonged = False
@@ -144,7 +147,7 @@ class Rebalances:
             if asked is not None and actual is not None and asked != actual:
                 raise RefusedError(
                     ErrorCode.inconsistent_group_protocol,
-                    f"group {group.group_id!r} has the {name} {actual!r}, not {asked!r}",
+                    f"group {group.group_id!r} has the {name} {actual!r}, not {asked!r}: join again",
                 )
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
             raise RefusedError(
@@ -242,7 +245,9 @@ class Rebalances:
         if not member_id:
             instance_id = leaving.group_instance_id
             if instance_id is None or instance_id not in group.static_ids:
-                raise RefusedError(ErrorCode.unknown_member_id, f"there is no static member {instance_id!r}")
+                raise RefusedError(
+                    ErrorCode.unknown_member_id, f"the group has no static member {instance_id!r}"
+                )
             member_id = group.static_ids[instance_id]
         elif member_id in group.pending_joins:
             group.pending_joins.remove(member_id)
@@ -390,7 +395,7 @@ def check_generation(group: ClassicGroup, generation: int) -> None:
     """Check that a request has the current generation of the group.
 
     Raises:
-        RefusedError: ILLEGAL_GENERATION.
+        RefusedError: it has another generation; the error code is ILLEGAL_GENERATION.
     """
     if generation != group.generation:
         raise RefusedError(

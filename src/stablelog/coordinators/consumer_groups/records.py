@@ -2,12 +2,12 @@
 
 The coordinator reads and writes three kinds of key: a committed offset (key versions 0 and 1), the metadata of a
 classic group (key version 2), and a consumer group and its members (`consumer_protocol.records`). The coordinator skips
-all other key versions: they belong to Kafka's other kinds of group. A null value (a tombstone) removes what the key
-names.
+all other key versions: they belong to Kafka's other kinds of group. A null value (a tombstone) removes the offset,
+group or member that the key names.
 
 The coordinator writes the value versions that Kafka 4 writes: version 3 of offsets (version 1 if the commit has an
 expiry of its own) and version 3 of groups. It reads all versions. Value version 4 is flexible. An offset that a
-checkpoint writes again can need tagged fields of stablelog's own (see `OffsetValue`), which Kafka's readers skip.
+checkpoint writes again can have tagged fields that only stablelog knows (see `OffsetValue`). Kafka's readers skip them.
 
 Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and
 GroupMetadataValue; KIP-915 on the tagged fields.

@@ -139,7 +139,9 @@ class GroupTable:
         return LiveState([], self._records(ordered), self._ordered(ordered))
 
     def _records(self, ordered: list[tuple[str, AbstractSet[TopicPartition]]]) -> Iterator[Record]:
-        """Yield the records whose order does not matter. Add the partitions that have pending offsets to `ordered`."""
+        """Yield the records whose order does not matter. Add to `ordered`, for each group, the partitions that have
+        pending offsets: the order of their records matters.
+        """
         for group_id in list(self.groups):
             group = self.groups.get(group_id)
             if isinstance(group, ConsumerGroup):

@@ -49,7 +49,7 @@ class Draft:
     markers: list[MarkerOrder] = field(default_factory=list)
 
     def decision(self, answer: Answer) -> Decision[Answer]:
-        """Complete the draft: return the decision that has its records, its markers and this answer to the request."""
+        """Return the decision that consists of the draft's records and markers and of this answer to the request."""
         return Decision(answer, self.records, self.markers)
 
 

@@ -40,8 +40,8 @@ class CommitSequences:
 
     @property
     def first_undecided(self) -> int:
-        """The lowest commit sequence that still needs a decision: the sequence of a held joint commit, otherwise that
-        of the next commit.
+        """The lowest commit sequence that still needs a decision: that of the held joint commit (some of its decisions
+        are still to be made), otherwise that of the next commit.
         """
         return self.next if self._held is None else self._held
 
@@ -49,8 +49,9 @@ class CommitSequences:
         """Check that a transaction of the group can be committed now.
 
         Raises:
-            RefusedError: coordinator_load_in_progress. After a start, the next commit sequence is not known yet; or a
-                joint commit of many transactions is being decided. The client retries.
+            RefusedError: after a start, the next commit sequence is not known yet; or a joint commit of many
+                transactions is being decided. The error code is coordinator_load_in_progress, after which the client
+                retries.
         """
         if not self.are_known:
             raise RefusedError(
@@ -89,7 +90,7 @@ class CommitSequences:
         self._held = None
 
     def skip_past(self, sequence: int) -> None:
-        """Make sure that the next commit gets a commit sequence above `sequence`, which is in use."""
+        """Make sure that the next commit gets a commit sequence above `sequence`, because `sequence` is in use."""
         self.next = max(self.next, sequence + 1)
 
     def observe_marker(self, sequence: int) -> bool:

@@ -1,7 +1,8 @@
 """EndTxn: whether a request ends the producer's transaction, or repeats the request that ended it.
 
 With TV2 each transaction has its own producer epoch, so the epoch of the request distinguishes the two cases. With TV1
-the producer keeps its epoch. A request then repeats the last end if the producer has begun no transaction since.
+the producer keeps its epoch. If the producer has begun no transaction since its last one ended, the request repeats
+that end.
 
 Source: KIP-98, KIP-890, KIP-939.
 """

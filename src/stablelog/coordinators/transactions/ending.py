@@ -37,7 +37,9 @@ EndOffsets = Callable[[Sequence[TopicPartition]], Sequence[int]]
 
 
 def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
-    """Return OFFSET_UNKNOWN for each partition, for a caller that does not know the end offsets."""
+    """Return OFFSET_UNKNOWN for each partition. A caller that does not know the end offsets passes this function as
+    `end_offsets`.
+    """
     return [OFFSET_UNKNOWN] * len(partitions)
 
 
@@ -108,7 +110,8 @@ class TransactionEnder:
             draft: gets the record and the marker order.
             version: the transaction version of the request.
             raise_epoch: whether the producer gets a new epoch after the transaction.
-            owner_may_ask: whether a later request with the old epoch gets an answer with the new epoch.
+            owner_may_ask: whether the producer may still use its old epoch once, to learn the new one: its request is
+                then answered and not refused.
             commit_sequence: the commit sequence that all transactions of a joint commit share; None to take a new one.
 
         Returns:
@@ -204,7 +207,8 @@ class TransactionEnder:
             event: why the transaction ends.
             draft: gets the record and the marker order.
             raise_epoch: whether the producer gets a new epoch after the transaction.
-            owner_may_ask: whether a later request with the old epoch gets an answer with the new epoch.
+            owner_may_ask: whether the producer may still use its old epoch once, to learn the new one: its request is
+                then answered and not refused.
             commit_sequence: the commit sequence that all transactions of a joint commit share; None to take a new one.
 
         Raises:

@@ -93,7 +93,9 @@ class IdleIds:
         self._values = dict(sorted(self._values.items(), key=lambda item: read_idle_head(item[1]).update_ms))
 
     def clamp_times(self, now_ms: int) -> None:
-        """Replace each time of last use that is later than `now_ms` by `now_ms`."""
+        """Replace each time of last use that is later than `now_ms` by `now_ms`, because such an id would expire too
+        late.
+        """
         assert not self._decoded, "an id was read before its times were right"
         for transactional_id, value in self._values.items():
             if (txn := decode_transaction(value)).latest_ms > now_ms:
@@ -125,7 +127,7 @@ class IdleIds:
 
 
 def idle_value(txn: TransactionMetadata, value: bytes) -> bytes:
-    """Return the encoded state under which `IdleIds` keeps an id.
+    """Return the encoded state of an id in the form in which `IdleIds` stores it.
 
     Args:
         txn: the state of the id.

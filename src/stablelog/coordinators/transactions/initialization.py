@@ -101,7 +101,9 @@ class Initialization:
             if not enable_two_phase and not 0 < timeout_ms <= self._config.transaction_timeout_ms_max:
                 raise RefusedError(
                     ErrorCode.invalid_transaction_timeout,
-                    f"a transaction timeout of {timeout_ms} ms is not valid; 1 to {self._config.transaction_timeout_ms_max} are allowed",
+                    f"a transaction timeout of {timeout_ms} ms is not valid; 1 to "
+                    f"{self._config.transaction_timeout_ms_max} are allowed: change the transaction timeout "
+                    "of the producer",
                 )
             answer = self._init(
                 transactional_id,
@@ -199,8 +201,8 @@ class Initialization:
         epoch with which the previous producer was fenced, because no producer has used this epoch. (With TV1 the epoch
         is raised again, as in Kafka.)
 
-        `owner` says whether the request has named the current producer id and epoch. Only such a producer may repeat
-        its request and get the same answer.
+        `owner` says whether the request names the current producer id and epoch, so that it comes from the current
+        producer. Only this producer may repeat its request and get the same answer.
         """
         reserved = (
             txn.state is TransactionState.COMPLETE_ABORT
@@ -230,8 +232,8 @@ class Initialization:
         The new producer gets another producer id and epoch than the earlier one, and can end the transaction. The
         transaction's records and markers keep the producer id of the producer that has written the records.
 
-        `owner` says whether the request has named the current producer id and epoch. Only such a producer may repeat
-        its request and get the same answer.
+        `owner` says whether the request names the current producer id and epoch, so that it comes from the current
+        producer. Only this producer may repeat its request and get the same answer.
         """
         client = self._ending.next_identity(txn.client, draft.records)
         value = txn._replace(

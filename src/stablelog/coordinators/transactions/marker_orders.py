@@ -39,8 +39,8 @@ class MarkerOrder(NamedTuple):
 
     Attributes:
         transactional_id: the id of the transaction. The broker calls `markers_done` with it when the marker is written.
-            `REPAIR` if the broker need not call it: such a marker repairs a partition that lacks it, and completes no
-            transaction of the commit log.
+            It is `REPAIR` for a marker that only repairs a partition which lacks it: the broker does not call
+            `markers_done` then, because no transaction becomes complete.
         producer_id: the producer id of the marker.
         producer_epoch: the producer epoch of the marker; the transaction's records may have a lower one.
         type: whether the marker commits or aborts.

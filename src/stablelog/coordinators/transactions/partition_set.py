@@ -17,7 +17,7 @@ from stablelog.varint import encode_uvarint
 
 
 class PartitionSet(frozenset[TopicPartition]):
-    """An immutable set of partitions, with a cached sorted list and a cached encoding."""
+    """An immutable set of partitions, which computes its sorted list and its encoded form once and keeps them."""
 
     __slots__ = ("_encoded", "_in_order")
 

@@ -1,8 +1,8 @@
 """The partitions of a transaction: those that its producer added, and those where a crash has left it open.
 
 Markers and the commit log become durable separately. So after a crash a partition may have an open transaction that is
-complete or unknown in the commit log. `Reconciliation` decides whether such a transaction is ended or adopted as its
-producer's current one.
+complete according to the commit log, or that the commit log does not contain. `Reconciliation` decides whether such a
+transaction is ended or adopted as its producer's current one.
 
 Source: docs/decisions/0003-transactions.md, "Markers that a crash has lost".
 """
@@ -48,7 +48,8 @@ def with_partitions(
     if txn.is_kept:
         raise RefusedError(
             ErrorCode.invalid_txn_state,
-            f"{transactional_id} has taken over an open transaction: commit or abort it before the next one begins",
+            f"{transactional_id} has taken over an open transaction: commit or abort it before "
+            "the next one begins",
         )
     if txn.state is state and wanted <= txn.partitions:
         return txn
@@ -106,7 +107,9 @@ class Reconciliation:
         return draft.decision(None)
 
     def take_adopted(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """Remove and return the partitions that `reconcile` has adopted for the next transaction of an id."""
+        """Return the partitions in which `reconcile` has found the next transaction of an id already open, and forget
+        them here. The caller adds them to that transaction.
+        """
         return frozenset(self._adopted.pop(transactional_id, ()))
 
     def _adopt(self, target: TopicPartition, found: TransactionInPartition, draft: Draft) -> bool:
@@ -149,7 +152,8 @@ class Reconciliation:
         target: TopicPartition,
         found: TransactionInPartition,
     ) -> bool:
-        """Adopt an open transaction for a producer whose last transaction is decided.
+        """Adopt a transaction that is open in `target` and whose producer's last transaction is decided: remember the
+        partition for the producer's next transaction.
 
         Returns:
             True if the open transaction is this last transaction or can be the next one; False otherwise.

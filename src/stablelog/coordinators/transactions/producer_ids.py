@@ -4,10 +4,10 @@ A durable record in the commit log reserves a block of ids. The coordinator hand
 After a crash the next block begins at the end of the reserved ids, and the rest of the old block is never used. So two
 producers never get the same id, and only one id in a thousand costs a write.
 
-A client may learn an id only when the reservation of its block is durable. The coordinator therefore puts the record of
-the reservation before the response with the id. Each transaction group has its own commit log and its own blocks.
-`ProducerIdSpace` is shared by all groups of a broker: it holds the end of all reservations, and of the ids that
-partitions contain.
+A client may learn an id only when the reservation of its block is durable. The coordinator therefore adds the record of
+the reservation to the same decision as the response with the id, and the response waits until the record is durable.
+Each transaction group has its own commit log and its own blocks. `ProducerIdSpace` is shared by all groups of a broker:
+it holds the end of all reservations, and of the ids that partitions contain.
 """
 
 from typing import Final

@@ -124,7 +124,7 @@ class TransactionGroupKey(NamedTuple):
 
 
 class JointKey(NamedTuple):
-    """The key of the record with the state of a joint commit."""
+    """The key of the record with the state of a joint commit (several transactions that are committed together)."""
 
     name: JointName
 
@@ -199,7 +199,8 @@ def encode_transaction(txn: TransactionMetadata) -> bytes:
 
 
 def check_kind(kind: int) -> None:
-    """Refuse a kind of key that is reserved for later releases: its records must not be skipped.
+    """Raise an error for a kind of key that is reserved for later releases of stablelog, because its records must not
+    be skipped.
 
     Raises:
         UnknownFormatError: a later release has written the record.
@@ -264,7 +265,7 @@ def decode_transaction(value: bytes) -> TransactionMetadata:
     reader.version(VALUE_VERSION, FLEXIBLE_VERSION)
     producer_id, producer_epoch, timeout_ms, number = reader.unpack(HEAD)
     if number not in tuple(TransactionState):
-        raise reader.damage(f"transaction state {number}; states 0 to 5 are known")
+        raise reader.damage(f"a transaction has the unknown state {number}; states 0 to 5 are known")
     partitions = _read_partitions(reader)
     update_ms, start_ms = reader.unpack(TIMES)
     tags = reader.tagged_fields()

@@ -58,7 +58,7 @@ class DecisionHistory:
         self.end_rank = 0
 
     def add_decision(self, transactional_id: str, value: bytes, txn: TransactionMetadata) -> None:
-        """Add the record of a decision to the history."""
+        """Add a decision to the history: the record (id, value) and the decoded state `txn`."""
         rank = self.end_rank
         self.end_rank += 1
         for partition in txn.partitions:
@@ -75,7 +75,7 @@ class DecisionHistory:
         producer_ids: set[int],
         to_order: Callable[[TransactionMetadata], MarkerOrder],
     ) -> dict[int, list[RankedMarkerOrder]]:
-        """Remove the decisions for a partition from the history.
+        """Remove the decisions that concern a partition from the history, and return those about the given producers.
 
         Returns:
             The decisions for transactions of `producer_ids`, by producer id and in order. `to_order` makes the marker

@@ -44,7 +44,9 @@ PRODUCER_ID_GAP: Final = 1_000_000  # how many producer ids it may have handed o
 
 
 class Pair(NamedTuple):
-    """The key and the value of a record of a commit log. The value of a tombstone is None."""
+    """The key and the value of a record of a commit log. The value is None if the record is a tombstone, which removes
+    the key.
+    """
 
     key: bytes
     value: bytes | None
@@ -57,7 +59,8 @@ class CommitLog:
     Attributes:
         group: the transaction group.
         states: the last state of each transactional id.
-        commits: the commits whose decisions contain their partitions, by transactional id and commit sequence.
+        commits: the committed transactions, by transactional id and commit sequence. Only those whose record in the log
+            still names the partitions are here.
         accepted: the commit sequences of joint commits that are not decided for all their children, by the producer ids
             and epochs of these children.
         sequence_end: the greatest commit sequence plus one.
@@ -103,8 +106,8 @@ class CommitLog:
             self.commits[transactional_id, txn.commit_sequence] = txn
 
     def raise_producer_ids_end(self, producer_id: int) -> None:
-        """Record that a producer id is in use: new ids begin above it. Ids that no coordinator hands out
-        are ignored.
+        """Record that a producer id is in use: new ids begin above it. An id outside the range from which coordinators
+        hand out ids is ignored.
         """
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)

@@ -37,8 +37,8 @@ Barrier = Callable[[], bool | None]
 def durability_unknown() -> None:
     """Return None, which means "never durable".
 
-    This function is the marker barrier of a caller that cannot check whether markers are durable. With it, no producer
-    id is used a second time.
+    A caller that cannot check whether markers are durable uses this function as the marker barrier (the function that
+    answers this question). No producer id is then used a second time.
     """
 
 
@@ -72,8 +72,8 @@ class SpareIds:
         return self._free.pop() if self._free else None
 
     def _free_durable(self) -> None:
-        """Move producer ids to the free ones, in the order in which they were added, once their earlier markers are
-        durable.
+        """Make those producer ids available whose earlier markers are durable now, in the order in which the ids were
+        added.
 
         An id whose markers can never become durable is dropped.
         """

@@ -47,7 +47,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether a partition may still contain records of the transaction without a marker."""
+        """Whether a transaction is open in a partition, or may be: its marker may not be written there yet."""
         return self is TransactionState.ONGOING or self.is_decided
 
 

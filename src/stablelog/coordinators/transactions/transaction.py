@@ -37,9 +37,9 @@ class TransactionMetadata(NamedTuple):
         previous_producer_id: the producer id that the producer had before its last change of epoch or id.
         last_producer_epoch: the epoch that the producer had with `previous_producer_id`. A request with these two gets
             an answer with the current id and epoch. -1 if such a request must be refused.
-        next_producer_id: the producer id of the client if that is not `producer_id`; -1 otherwise. It is the
-            successor's id if an open transaction was kept for a successor (KIP-939), and the id of the next transaction
-            if the epochs have run out.
+        next_producer_id: the producer id that the client must use if it is not `producer_id`; -1 otherwise. There are
+            two cases: a new producer continues the open transaction of an earlier one (KIP-939); or the epochs have run
+            out, so that the next transaction has another producer id.
         next_producer_epoch: the epoch of `next_producer_id`; -1 means 0.
         transaction_version: 0 and 1 for TV1, 2 for TV2.
         commit_sequence: the commit sequence of a commit; -1 otherwise.
@@ -71,7 +71,7 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def client(self) -> ProducerIdAndEpoch:
-        """The producer id and epoch that the producer's next request must have."""
+        """The producer id and epoch with which the producer must send its next request."""
         if self.next_producer_id == NO_PRODUCER_ID:
             return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
         return ProducerIdAndEpoch(self.next_producer_id, max(self.next_producer_epoch, 0))
@@ -102,11 +102,11 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def latest_ms(self) -> int:
-        """The later one of `update_ms` and `start_ms`."""
+        """The later of the two times `update_ms` and `start_ms`."""
         return max(self.start_ms, self.update_ms)
 
     def with_clamped_times(self, now_ms: int) -> "TransactionMetadata":
-        """Return the same state, in which times later than `now_ms` are `now_ms`."""
+        """Return the same state, with times later than `now_ms` replaced by `now_ms`."""
         return self._replace(start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
 
     @property

@@ -5,7 +5,7 @@
 - `range` gives each member, for each topic, a contiguous range of partitions. Members with the same subscription get
   the same partitions of topics with equally many partitions.
 
-Both are functions of their arguments alone: members and partitions are taken in sorted order.
+The results depend only on the arguments, because members and partitions are processed in sorted order.
 
 Source: KIP-848. The assignments are stablelog's own, and can differ from those that Kafka's assignors would compute.
 """
@@ -83,7 +83,9 @@ def _ordered(subscribers: Subscribers) -> list[str]:
 
 
 def _former(subscribers: Subscribers, counts: Counts) -> dict[str, list[TopicIdPartition]]:
-    """Return the partitions that each member has and may keep, sorted. Each partition has at most one owner."""
+    """Return, sorted, the partitions of its former target assignment that each member may keep: those of existing
+    topics that it still subscribes to. Each partition has at most one member.
+    """
     kept: dict[str, list[TopicIdPartition]] = {}
     taken: set[TopicIdPartition] = set()
     for member_id in _ordered(subscribers):
@@ -130,8 +132,8 @@ def _uniform_in_general(subscribers: Subscribers, counts: Counts) -> dict[str, P
     """Assign partitions uniformly to members with different subscriptions.
 
     Free partitions go to the subscriber with the fewest partitions. Then partitions move from a member to another
-    subscriber of the same topic that has at least two fewer, until there is no such pair. Each move makes the sum of
-    the squares of the members' counts smaller, so this ends.
+    subscriber of the same topic that has at least two fewer, until there is no such pair. The loop ends, because each
+    move makes the sum of the squares of the members' partition counts smaller.
     """
     members = _ordered(subscribers)
     owned = {member_id: set(partitions) for member_id, partitions in _former(subscribers, counts).items()}

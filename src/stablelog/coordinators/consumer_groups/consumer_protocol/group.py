@@ -9,7 +9,8 @@ assignment* of an epoch says which partitions each member is to have. Each membe
     RECONCILING  some member has not reached the target assignment
     STABLE       all members have
 
-Invariant: no partition has two owners. A member owns what is assigned to it and what it has still to revoke.
+Invariant: no partition has two owners. A member owns the partitions that are assigned to it and those that it still has
+to revoke.
 
 Source: KIP-848.
 """
@@ -80,8 +81,8 @@ class ConsumerMember:
     Attributes:
         selection_key: identifies the topics that the member's pattern selects; None if the member has no pattern, or
             has sent no heartbeat since the start of the broker or since its pattern has changed.
-        assigned_from: the topics that the pattern selected when the group's epoch last rose for it; None if this is not
-            known since the start of the broker.
+        assigned_from: the topics that the pattern selected when the group's epoch last rose because of them; None if
+            this is unknown, because the broker has restarted since.
     """
 
     member_id: str
@@ -102,8 +103,8 @@ class ConsumerGroup:
         members: the members by id.
         static_ids: member ids by instance id.
         owners: the member that owns a partition, by partition.
-        topics_version: the version of the topics that `topics_hash` was compared with; None if it was not compared
-            since the start or since a subscription has changed.
+        topics_version: the version of the broker's topics with which `topics_hash` was last compared; None if there was
+            no comparison since the start or since a subscription has changed.
         selections: the topics that the patterns of the members select. A member's own heartbeat resolves its pattern,
             with the rights of the member's principal.
         is_planned: whether a large target assignment is to be computed. The caller does this outside of heartbeats.
@@ -253,7 +254,7 @@ class ConsumerGroup:
         return encode_consumer_key(ConsumerKey(kind, self.group_id, member_id))
 
     def raise_epoch(self) -> Record:
-        """Begin the group's next epoch, and return the record of it."""
+        """Begin the group's next epoch, and return the record of the new epoch for the log."""
         self.epoch += 1
         return self._epoch_record()
 
@@ -290,7 +291,8 @@ class ConsumerGroup:
     def apply_target(
         self, plan: AssignmentPlan, target: TargetAssignment, *, is_changed: bool
     ) -> Iterator[Record]:
-        """Give the group the result of a plan. The group may have changed since the plan was made.
+        """Set the target assignment of the group to the result of a plan. The group may have changed since the plan was
+        made.
 
         Args:
             plan: the plan.
@@ -347,7 +349,7 @@ class ConsumerGroup:
             yield self._key(kind, member_id), None
 
     def forget_member(self, member_id: str) -> None:
-        """Remove a member without a record."""
+        """Remove a member from memory only: no record for the log is made."""
         member = self.members.pop(member_id)
         self._disown(member)
         instance_id = member.subscription.instance_id

@@ -60,7 +60,7 @@ class ConsumerGroups:
         The caller puts the topics into `HeartbeatRequest.selection`.
 
         Returns:
-            None if the sender has no pattern, or if the request is refused without regard to its group.
+            The pattern. None if the sender has no pattern, or if the request is invalid and is going to be refused.
         """
         group = self._table.groups.get(request.group_id)
         try:
@@ -75,7 +75,7 @@ class ConsumerGroups:
         The selection is the same for all members with the same pattern and equal rights; `key` identifies both.
 
         Returns:
-            The selection; None if the group does not know one for this key.
+            The selection; None if no earlier heartbeat has stored one for this key.
         """
         group = self._table.groups.get(group_id)
         return group.selections.get(key) if isinstance(group, ConsumerGroup) else None
@@ -89,7 +89,7 @@ class ConsumerGroups:
         """Return the plan of a large target assignment that the group waits for; None if there is none.
 
         The caller computes the plan with `compute_target`, possibly in a thread, and passes the result to
-        `apply_target`. Only one plan of a group is computed at a time.
+        `apply_target`. While a plan of a group is being computed, the result is None.
         """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.is_planned:
@@ -156,7 +156,9 @@ class ConsumerGroups:
         if former is None or (former.state is ClassicGroupState.EMPTY and not former.pending_joins):
             return ConsumerGroup(request.group_id)
         raise RefusedError(
-            ErrorCode.group_id_not_found, f"group {request.group_id!r} is not a consumer group"
+            ErrorCode.group_id_not_found,
+            f"group {request.group_id!r} is not a consumer group: it has members with the classic "
+            "protocol; stop them first",
         )
 
     def describe(self, group_ids: Iterable[str]) -> GroupDecision[list[DescribedConsumerGroup]]:

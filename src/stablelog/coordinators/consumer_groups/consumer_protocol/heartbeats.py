@@ -167,7 +167,8 @@ class Heartbeats:
             if len(group.members) >= size_max:
                 raise RefusedError(
                     ErrorCode.group_max_size_reached,
-                    f"group {group.group_id!r} has its maximum of {size_max} members",
+                    f"group {group.group_id!r} has its maximum of {size_max} members: stop one of them "
+                    "first, or raise group.consumer.max.size",
                 )
             return None
         if not is_join:
@@ -206,8 +207,8 @@ class Heartbeats:
     def apply_target(
         group: ConsumerGroup, plan: AssignmentPlan, target: TargetAssignment, decision: Decision
     ) -> None:
-        """Apply the result of a large plan to the group. If the group has changed since the plan was made, another
-        plan is needed: the group is marked, and the caller makes it.
+        """Apply the result of a large plan to the group. If the group has changed since the plan was made, another plan
+        is needed: the group is marked (`ConsumerGroup.is_planned`), and the caller computes that plan, too.
         """
         decision.records.extend(group.apply_target(plan, target, is_changed=False))
         group.plan_in_work = None
@@ -239,8 +240,9 @@ class Heartbeats:
     def _set_timers(
         self, group: ConsumerGroup, member: ConsumerMember, before: CurrentAssignment | None, now_ms: int
     ) -> None:
-        """Restart the member's session timeout. If the member now has to revoke partitions, its rebalance timeout
-        begins. `before` is its assignment before the heartbeat; None at a start of the broker.
+        """Restart the member's session timeout. If the member has to revoke partitions since this heartbeat, its
+        rebalance timeout begins. `before` is the member's assignment before the heartbeat; None at a start of the
+        broker.
         """
         session_timeout_ms, _ = self._config.times_of(group.group_id)
         self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + session_timeout_ms)
@@ -297,8 +299,8 @@ class Heartbeats:
     def begin_sessions(self, group: ConsumerGroup, decision: Decision, now_ms: int) -> None:
         """Begin the sessions of all members after a start of the broker.
 
-        A member whose records contradict each other is removed. Only an incomplete log, or one of another program, has
-        such members.
+        A member whose records contradict each other is removed. This happens only with a log that is incomplete or that
+        another program has written.
         """
         for member in list(group.members.values()):
             owned = member.current.assigned | member.current.revoking
@@ -409,7 +411,8 @@ def _check_heartbeat_epoch(group: ConsumerGroup, member: ConsumerMember, request
     the new epoch may have been lost.
 
     Raises:
-        RefusedError: fenced_member_epoch. The client gives up its partitions and joins again.
+        RefusedError: the epoch is another one; the error code is fenced_member_epoch, after which the client gives up
+            its partitions and joins again.
     """
     current = member.current
     if request.member_epoch == current.epoch:
@@ -439,5 +442,6 @@ def check_member_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None
     if epoch != member.current.epoch:
         raise RefusedError(
             ErrorCode.stale_member_epoch,
-            f"member {member_id!r} of group {group.group_id!r} is in epoch {member.current.epoch}, not {epoch}",
+            f"member {member_id!r} of group {group.group_id!r} is in epoch {member.current.epoch}, not "
+            f"{epoch}: send a heartbeat, and retry with the epoch in its answer",
         )

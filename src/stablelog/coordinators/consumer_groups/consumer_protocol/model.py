@@ -53,7 +53,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """The topics that a member subscribes to, and its preferred assignor.
+    """What a member wants: the topics that it subscribes to, and the assignor that it prefers.
 
     Attributes:
         topics: the names of the topics, sorted.
@@ -104,7 +104,8 @@ class CurrentAssignment:
     """The epoch and the present partitions of a member.
 
     Attributes:
-        previous_epoch: the epoch before `epoch`. The member still sends it if the answer with `epoch` was lost.
+        previous_epoch: the member's epoch before `epoch`. The member still sends this one if the answer with the new
+            epoch was lost.
         assigned: the partitions that the member owns or has just been given.
         revoking: the partitions that the member has to revoke. It still owns them.
     """

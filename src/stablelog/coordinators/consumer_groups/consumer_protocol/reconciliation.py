@@ -4,9 +4,10 @@
             new target            revoked               others have
                                                         revoked
 
-A member first revokes what it has to give away, and stays in its epoch until it has told so. Then it enters the target
-epoch, with those of its partitions that no other member owns. It gets the rest when their owners have revoked them. So
-no partition has two owners at any time. A step that has nothing to do is left out.
+A member first revokes the partitions that it has to give away, and stays in its epoch until a heartbeat reports this.
+Then it enters the epoch of the target assignment, with those of its new partitions that no other member owns. It gets
+the rest when their owners have revoked them. So no partition ever has two owners. A step without any partition is
+skipped.
 
 Source: KIP-848, "Reconciliation".
 """
@@ -61,7 +62,7 @@ def next_assignment(
 
 
 def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
-    """Return whether the member owns any of the partitions. `owned` is what the member says it owns. If its request
-    does not contain that (None), it owns the same partitions as before, and the result is True.
+    """Return whether the member owns any of the partitions. `owned` is what the member says it owns. None means that
+    its request does not contain the partitions, because they are unchanged; the result is then True.
     """
     return owned is None or not owned.isdisjoint(partitions)

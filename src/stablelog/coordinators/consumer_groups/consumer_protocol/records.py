@@ -2,11 +2,11 @@
 
 A group has a record with its epoch (key version 3) and one with the epoch of its target assignment (6). Each member has
 records with its subscription (5), its target assignment (7) and its current assignment (8). All values have version 0,
-which is flexible. A null value (a tombstone) removes what the key names.
+which is flexible. A null value (a tombstone) removes the group or member record that the key names.
 
 stablelog writes no records of topics' partition counts (4) and of resolved regular expressions (16): it computes both
-from its topics. The tagged field with the hash of the subscribed topics has a hash of stablelog's own. If Kafka takes
-the directory over, or stablelog takes over one of Kafka, the hash differs, and the group is assigned once more.
+from its topics. The tagged field with the hash of the subscribed topics has a hash of stablelog's own. After a change
+between Kafka and stablelog, the hash therefore differs, and the assignment of the group is computed once more.
 
 Format: docs/formats.md, "Offsets log".  Source: Kafka's ConsumerGroupMetadataValue and its neighbours.
 """
@@ -204,7 +204,7 @@ def read_current(value: bytes) -> CurrentAssignment:
     assigned, revoking = _read_partitions(reader), _read_partitions(reader)
     reader.tagged_fields()
     if state not in MemberState._value2member_map_:
-        raise reader.damage(f"a member's state {state}; states 0 to 2 are known")
+        raise reader.damage(f"a member has the unknown state {state}; states 0 to 2 are known")
     return CurrentAssignment(epoch, previous_epoch, MemberState(state), assigned, revoking)
 
 

@@ -29,7 +29,7 @@ class PlannedMember(NamedTuple):
     """A member, as the plan of a target assignment contains it.
 
     Attributes:
-        sort_key: see `Subscriber`.
+        sort_key: assignors process the members in the order of this key.
         topics: the names of the topics that the member subscribes to. Members with equal subscriptions share one
             object.
         former: the member's former target assignment.

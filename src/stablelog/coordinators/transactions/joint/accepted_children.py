@@ -14,7 +14,7 @@ While a transaction group has accepted children whose end is not decided, these 
   commit is committed, and an operator's request to abort the child is refused, too. The coordinator aborts no
   transaction for a timeout meanwhile.
 
-If the broker stops in between, the next start ends the accepted children that are left (`finish_replay`).
+If the broker stops before all accepted children have ended, the next start ends the others (`finish_replay`).
 
 Source: docs/decisions/0006-joint-commit.md, "A long joint commit is several batches".
 """
@@ -64,8 +64,9 @@ class AcceptedChildren:
         return transactional_id in self._accepted
 
     def accept_children(self, name: JointName, transactional_ids: Iterable[str]) -> None:
-        """Accept the children of a joint commit whose key's record, with the last commit sequence, was just added to
-        the log.
+        """Accept the children of a joint commit: from now on they are committed, and only the decisions about each of
+        them are missing. The caller has just added the record of the key, which has the last commit sequence, to the
+        log.
         """
         assert not self.is_pending
         self._name = name

@@ -11,7 +11,9 @@ from stablelog.coordinators.transactions.transaction import NO_SEQUENCE
 
 
 class ChildShown(NamedTuple):
-    """A child as a request names it: its transactional id, and its producer id and epoch as the client knows them."""
+    """A child (transaction of a joint commit) as a request names it: its transactional id, and its producer id and
+    epoch as the client knows them.
+    """
 
     transactional_id: str
     producer_id: int

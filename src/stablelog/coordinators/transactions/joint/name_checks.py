@@ -27,7 +27,7 @@ def check_names(name: JointName, version: int, run: str | None) -> None:
     """Check the key, version, transaction group and run of a request.
 
     Raises:
-        RefusedError: one of them is not valid (invalid_request).
+        RefusedError: one of them is not valid. The error code is invalid_request.
     """
     if not 0 < len(name.key.encode()) <= KEY_SIZE_MAX:
         raise RefusedError(
@@ -47,7 +47,7 @@ def check_child_count(count: int) -> None:
     """Check the number of children of a commit.
 
     Raises:
-        RefusedError: the commit has more than CHILD_COUNT_MAX children (invalid_request).
+        RefusedError: the commit has more than CHILD_COUNT_MAX children. The error code is invalid_request.
     """
     if count > CHILD_COUNT_MAX:
         raise RefusedError(
@@ -61,7 +61,7 @@ def check_belongs(name: JointName, version: int, shown: ChildShown) -> None:
     """Check that a transaction of a request is a child of this version of the joint commit.
 
     Raises:
-        RefusedError: it is not (invalid_request).
+        RefusedError: the transaction is not such a child. The error code is invalid_request.
     """
     child = child_of(shown.transactional_id)
     if child is None or child.name != name or child.version != version:

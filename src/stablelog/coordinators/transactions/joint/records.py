@@ -8,7 +8,7 @@ sequence, and the run that has begun the next version. The record's key has a ki
 
 The value is `HEAD`, then `string run`, `i16 count` and that many strings, the superseded runs, then `string
 committed_run`, `string digest` and `i64 order`; in value version 2 also `i32 count` and that many `ACCEPTED`. A string
-is an int16 size and UTF-8. A null value removes the key.
+is an int16 size and UTF-8. A record with a null value removes the key.
 
 A joint commit of few children is this record *and* the decisions of its children, in one batch of the commit log. A
 crash keeps or loses the batch as a whole. If there are many children, this record alone is the commit. It names the

@@ -87,7 +87,8 @@ class JointTable:
     def unfinished_commits(self) -> list[tuple[JointName, JointState]]:
         """Return the keys of long joint commits that have accepted children, with their states.
 
-        The end of these children may not be decided yet: see `joint.accepted_children`.
+        The commit is certain, but the decisions about some of these children may be missing: see
+        `joint.accepted_children`.
         """
         return [(name, state) for name, state in self._states.items() if state.accepted]
 
