@@ -79,7 +79,7 @@ Member = TypeVar("Member", bound=IntEnum)
 
 
 class Resources(NamedTuple):
-    """The resources that the options of a command select."""
+    """The resources (topics, groups and so on) that the options of a command select."""
 
     topics: Sequence[str]
     groups: Sequence[str]

@@ -1,4 +1,6 @@
-"""What several commands ask the broker, through `client.admin`."""
+"""Questions to the broker that several commands ask, such as for the offsets of a topic. They are sent through
+`client.admin`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -71,7 +73,7 @@ def chosen_partitions(topic: TopicDescription, partitions: Iterable[int] | None)
 
 def group_of_topic(admin: Admin, topic: str) -> str | None:
     """Return the transaction group of an existing topic; empty for the default group. Return None if the user may not
-    describe the topic's settings: a producer needs no such right for anything else.
+    describe the topic's settings. That is no error, because a producer needs this right for nothing else.
 
     Raises:
         RefusedError: the broker refuses the request for another reason.

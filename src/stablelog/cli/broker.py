@@ -102,7 +102,8 @@ class CommandBroker:
         addresses: as given; after `reach`, the responding address comes first.
         timeout_s: as given.
         settings: as given.
-        wait_s: how many seconds `reach` waits: the rest of the timeout. It is at least 0.5 s, unless the timeout is shorter.
+        wait_s: how many seconds `reach` waits: what is left of the timeout, but at least 0.5 s, unless the timeout
+            itself is shorter.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class CommandBroker:
         """Wait until a broker responds, and return the administration of its cluster. `close` closes the connections.
 
         Raises:
-            NoBrokerError, AuthenticationError, UsageError: as `reach`.
+            NoBrokerError, AuthenticationError, UsageError: the errors of `reach`.
         """
         self.reach()
         # Imported here to keep the help of commands fast.
@@ -192,7 +193,7 @@ class CommandBroker:
         """Wait until a broker responds, and return a new cluster object, which the caller closes.
 
         Raises:
-            NoBrokerError, AuthenticationError, UsageError: as `reach`.
+            NoBrokerError, AuthenticationError, UsageError: the errors of `reach`.
         """
         bootstrap = self.reach()
         from stablelog.client.blocking.cluster import BlockingCluster
@@ -325,7 +326,8 @@ _OPTIONS: Final = {
 
 def with_broker(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command, and return the decorated function. It has the options of `CommandBroker.from_options` in
-    addition to those of the command, and passes the broker of these options as the keyword argument `broker`.
+    addition to those of the command, and passes a `CommandBroker` made from these options as the keyword argument
+    `broker`.
     """
     name = command.__module__.rpartition(".")[2]
     kind: client_settings.Kind = name if name in client_settings.EVERY else ""

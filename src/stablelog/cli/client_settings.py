@@ -30,7 +30,7 @@ class ClientSetting(NamedTuple):
 
 
 def _of_client(name: str, text: str) -> Any:
-    """Read the value of a setting that `stablelog.connect` has, too, and return it as `stablelog.connect` uses it."""
+    """Convert the text of a setting that `stablelog.connect` also has to the value that `stablelog.connect` uses."""
     from stablelog.client.core.settings import READERS
 
     return READERS[name](name, text)

@@ -107,8 +107,7 @@ def consume(
 
 
 def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: str | None) -> OffsetSpec:
-    """Check the options of the command. Return the offset at which to begin, as the user has written it, in parsed
-    form.
+    """Check the options of the command. Return the parsed form of the offset at which to begin.
 
     Args:
         isolation: the isolation level.
@@ -149,8 +148,8 @@ def _render(form: str | None, *, as_json: bool) -> Render:
 
 @contextlib.contextmanager
 def _stopped_by_signals(reader: RecordPrinter) -> Iterator[None]:
-    """Context in which SIGINT and SIGTERM stop the reader after the record that it is printing. A second signal ends
-    the command at once. The context has no value.
+    """Context in which SIGINT and SIGTERM stop the reader, after it has printed the present record. A second signal
+    ends the command at once. The context has no value.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can have signal handlers
@@ -190,12 +189,12 @@ def _places(
         admin: administers the cluster.
         found: the topic.
         partitions: the numbers of the partitions.
-        spec: what the user has written.
+        spec: the offset that the user has chosen, such as "earliest" or a number.
         isolation: read_committed or read_uncommitted, which decides where a partition ends.
 
     Returns:
-        For each partition the offset of `spec`, but at most the end of the partition. A negative number stands for the
-        start or the end, which the reader finds itself.
+        For each partition the offset that `spec` stands for, but at most the end of the partition. A negative number
+        stands for the start or the end of the partition, whose offset the reader finds itself.
 
     Raises:
         UnavailableError: the offset is past the end of all partitions, or a partition has no leader that could find it.

@@ -45,7 +45,7 @@ def fail_if_full(bootstrap: str, what: str) -> None:
 
     Args:
         bootstrap: the broker's address.
-        what: the work that has failed, for the message.
+        what: the work that has failed, such as "producing", for the message.
 
     Raises:
         UnavailableError: the disk is full.
@@ -62,7 +62,7 @@ class WaitReporter:
     Args:
         state: returns what the command waits for, as text; None if the command does not wait. The thread calls this
             function.
-        pending: whether the command has work that waits.
+        pending: returns whether the command has work that waits.
         going_on: the text of the message when the command continues.
 
     Attributes:
@@ -128,7 +128,7 @@ def disk_watch(
     Args:
         bootstrap: the broker's address.
         pending: returns whether the command has work that waits.
-        what: what the command will do when there is space.
+        what: what the command will do when there is space, for the message.
         going_on: the text of the message when the command continues; None for "the disk has space".
     """
 

@@ -64,7 +64,8 @@ class Lag(NamedTuple):
     Attributes:
         end: the last stable offset.
         visible_end: the offset after the last record that a read-committed consumer can read.
-        lag: the number of offsets up to the visible end; below 0 if the group is past the end of the partition.
+        lag: the number of offsets from the committed offset to the visible end; below 0 if the committed offset is past
+            the end of the partition.
         held_back: the number of offsets from the last stable offset to the high watermark.
         held_by: the open transaction that limits the last stable offset; empty if there is none, or if the user may not
             describe it.
@@ -238,7 +239,9 @@ def reset(
 
 
 def _shifted(found: ResolvedOffset, offset: int) -> int:
-    """Return the offset, or the nearest end of the partition's range if the offset is outside this range."""
+    """Return the offset if the partition has it; otherwise the start or the end of the partition, whichever is
+    nearer.
+    """
     return max(min(offset, found.end), found.start)
 
 

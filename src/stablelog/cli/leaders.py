@@ -1,4 +1,4 @@
-"""Partitions without a leader, and the reason, for the commands that show it."""
+"""Finds partitions without a leader and the reasons, for the commands that show them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -1,8 +1,8 @@
 """The security settings of a command: how it connects to the broker, and as which user.
 
 Each setting comes from `-X`; if it is not there, from the file of `--command-config`, then from an environment
-variable, then from a profile. Secrets are never accepted on the command line, because other users of the machine can
-see it.
+variable, then from a profile. A secret is never accepted on the command line, because other users of the machine can
+see the command line.
 """
 
 import os
@@ -184,8 +184,8 @@ def read_client_properties(path: Path) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of properties that have a setting. A setting that a backslash continues on further
-    lines is one line.
+    """Yield the lines of a file of properties that have a setting. If a backslash at the end of a line continues a
+    setting on the next line, both are yielded as one line.
 
     Yields:
         The number of the first line of each setting, and the text of the setting.

@@ -35,7 +35,9 @@ class OffsetSpec(NamedTuple):
 
 
 class ResolvedOffset(NamedTuple):
-    """The offset that an `OffsetSpec` stands for in one partition, limited to the range from `start` to `end`."""
+    """The offset that an `OffsetSpec` (an offset as users write it, such as a time) stands for in one partition,
+    limited to the range from `start` to `end`.
+    """
 
     offset: int
     start: int
@@ -43,7 +45,7 @@ class ResolvedOffset(NamedTuple):
 
 
 def parse_offset(text: str, option: str) -> OffsetSpec:
-    """Parse an offset that a user has written, and return it.
+    """Parse the text of an offset that a user has written, such as "earliest" or "-10".
 
     Args:
         text: what the user has written.
@@ -87,8 +89,8 @@ def parse_time_ms(text: str, option: str) -> int:
 def find_offsets(
     admin: Admin, spec: OffsetSpec, targets: Iterable[TopicPartition], isolation: str
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Find the offset that a spec stands for in each partition, and return it. A time stands for the first record at or
-    after it, or for the end if there is none.
+    """Return the offset that `spec` stands for in each partition. A time stands for the first record at or after it, or
+    for the end if there is none.
 
     Args:
         admin: administers the cluster.

@@ -48,7 +48,7 @@ def command_app(help_text: str | None = None) -> typer.Typer:
 
 
 def examples(*commands: str) -> str:
-    """Return the last paragraph of a command's help: one line for each example."""
+    """Return the last paragraph of a command's help, which shows examples: one line for each of the commands."""
     # \b keeps the lines of a paragraph as they are.
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExample{'s' if len(commands) > 1 else ''}:\n{lines}"

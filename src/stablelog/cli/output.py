@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 
 
 class OutputError(Exception):
-    """Standard output could not be written. The class is no subclass of OSError, because the libraries click and rich
-    catch each OSError.
+    """Standard output could not be written. The class is not a subclass of OSError, because the libraries click and
+    rich catch every OSError and would hide this one.
 
     Args:
         error: the operating system's error.
@@ -182,9 +182,7 @@ def as_objects(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list
 def print_rows(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool
 ) -> None:
-    """Print rows: with `as_json` as a list of JSON objects whose keys are the columns, otherwise as a table with a
-    title.
-    """
+    """Print rows: as a table with a title, or with `as_json` as a list of JSON objects whose keys are the columns."""
     if as_json:
         print_json(as_objects(columns, rows))
     else:
@@ -201,7 +199,8 @@ def print_plan(
     items: str = "partitions",
     **facts: object,
 ) -> None:
-    """Print the changes that a command with `--execute` makes, or would make with this option.
+    """Print the changes of a command that has the option `--execute`: those that it has made, or those that it would
+    make with this option.
 
     Args:
         title: the title of the table.

@@ -21,8 +21,8 @@ ROWS_MAX: Final = 10_000  # rows that are decoded at once
 
 
 def read_parquet(path: Path) -> Iterator[InputRecord]:
-    """Read a Parquet file, and yield a record for each of its rows. A null in a column means that the record has no
-    key, a null value, no headers, or no given partition or timestamp.
+    """Read a Parquet file, and yield a record for each of its rows. A null means, depending on its column, that the
+    record has no key, a null value or no headers, or that its partition or timestamp is not given.
 
     Raises:
         BadRecordError: a column or a row is not valid.
@@ -51,7 +51,7 @@ def read_parquet(path: Path) -> Iterator[InputRecord]:
 def _check_columns(path: Path, schema: Any, pa: Any) -> None:
     check_names(str(path), "column", schema.names, COLUMNS)
     if "value" not in schema.names:
-        raise BadRecordError(f"{path} has no column value")
+        raise BadRecordError(f"{path} has no column value, from which the values of the records are read")
     if {"timestamp", "timestamp_ms"} <= set(schema.names):
         raise BadRecordError(f"{path} has the columns timestamp and timestamp_ms: keep one of them")
     types = pa.types

@@ -36,7 +36,7 @@ def read_fault(cluster: BlockingCluster, target: TopicPartition, position: int, 
     """Try to read a partition from an offset on. Return the reason why that is impossible; None if it is possible.
 
     Args:
-        cluster: the brokers, with a deadline of 0, so that each request is sent once and not retried.
+        cluster: the brokers. Its deadline must be 0, so that each request is sent once and not retried.
         target: topic and partition.
         position: the next offset to read; negative for the first one.
         isolation: read_committed or read_uncommitted.
@@ -69,14 +69,15 @@ class PartitionWatch(disk_watch.WaitReporter):
         bootstrap: the broker's address.
         topic: the topic that is read.
         partitions: the partitions of the reader; `set_partitions` replaces them.
-        places: the start offset by partition; negative for the first offset, absent if unknown.
+        places: the offset at which the reader begins in each partition. A negative number stands for the first offset;
+            a partition whose offset is unknown is left out.
         isolation: read_committed or read_uncommitted.
 
     Attributes:
         bootstrap: as given.
         topic: as given.
         partitions: the partitions assigned to the reader.
-        is_answered: whether the broker has answered the last question.
+        is_answered: whether the broker has responded to the last request about the partitions.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class PartitionWatch(disk_watch.WaitReporter):
     def reason_to_end(self, wait_s: float) -> str | None:
         """Return why the reader can never reach the end of the remaining partitions; None if it still may.
 
-        The result is not None only if each of these partitions has been offline or damaged for `wait_s` seconds. A
-        partition that can be read, or that the broker is opening or checking, makes it None.
+        The result is not None only if each of these partitions has been offline or damaged for `wait_s` seconds. If one
+        of them can be read, or the broker is opening or checking it, the result is None.
         """
         left = self.partitions - self._at_end
         since_s, faults, now_s = self._since_s, self._faults, time.monotonic()

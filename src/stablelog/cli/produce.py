@@ -275,8 +275,8 @@ def _records(
 
 
 def _completed(records: Iterator[InputRecord], given: InputRecord) -> Iterator[InputRecord]:
-    """Yield the records of the input. A field that a record lacks is that of `given`, which has the options of the
-    command.
+    """Yield the records of the input. A record that lacks a field gets the field of `given`, which has the values of
+    the command's options.
     """
     if given == InputRecord("", None, None):
         return records
@@ -324,7 +324,7 @@ class BrokerCalls(contextlib.AbstractContextManager[None]):
             what: names the work in messages.
 
         Raises:
-            UnavailableError: the call failed. NoBrokerError: no broker responds.
+            NoBrokerError: no broker responds.
         """
         try:
             with self:

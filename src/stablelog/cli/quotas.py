@@ -42,13 +42,13 @@ def _entity(
     the name stands for the default entity of the type.
 
     Args:
-        user: the name of a user; None if the option is missing. `client_id` and `ip` are the same for the other types.
+        user: the name of a user; None if the option is missing. The same holds for `client_id` and `ip`.
         client_id: a client id.
         ip: an IP address.
-        default_user: whether the entity has the default user: all users without a quota of their own.
-            `default_client_id` and `default_ip` are the same for the other types.
-        default_client_id: whether the entity has the default client id.
-        default_ip: whether the entity has the default IP address.
+        default_user: whether the entity is the default for users: its quotas apply to all users without quotas of their
+            own. The same holds for `default_client_id` and `default_ip`.
+        default_client_id: whether the entity is the default for client ids.
+        default_ip: whether the entity is the default for IP addresses.
 
     Raises:
         UnavailableError: the options contradict each other.
@@ -67,7 +67,9 @@ def _entity(
 
 
 def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
-    """Return the entity with all types, for JSON: null for each type that it does not have."""
+    """Return the entity for JSON, with all three types (user, client id, IP address): None for a type that it does not
+    have.
+    """
     shown = {kind: DEFAULT if name is None else name for kind, name in entity.items()}
     return {"user": shown.get(USER), "client_id": shown.get(CLIENT_ID), "ip": shown.get(IP)}
 

@@ -44,7 +44,7 @@ Render = Callable[[PrintedRecord], bytes]
 
 
 class Field(NamedTuple):
-    """A field of a format: its description, and the function that writes it."""
+    """A field that a format can contain, such as `%k`: its description, and the function that returns its bytes."""
 
     meaning: str
     render: Render

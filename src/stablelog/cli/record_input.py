@@ -52,8 +52,8 @@ def read_lines(
 
     Args:
         stream: the lines.
-        separator: the bytes between key and value. A line without them, or any line if it is None, is a value without a
-            key.
+        separator: the bytes between key and value. A line that does not contain the separator is a value without a key;
+            with None, this holds for every line.
         empty_is_null: whether an empty value is null.
     """
     for number, line in enumerate(stream, 1):
@@ -85,7 +85,7 @@ def _of_json(place: str, line: bytes) -> InputRecord:
     except (ValueError, RecursionError) as error:
         raise BadRecordError(f"{place} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadRecordError(f"{place} is not a JSON object")
+        raise BadRecordError(f"{place} is not a JSON object: write one object with the fields of a record")
     check_names(place, "field", found, FIELDS)
     if "value" not in found and "value_base64" not in found:
         raise BadRecordError(f"{place} has no field value; null is the value of a tombstone")
@@ -231,7 +231,7 @@ def check_names(place: str, what: str, names: Iterable[str], known: tuple[str, .
 
 
 def whole_number(place: str, name: str, value: object, least: int, most: int) -> int | None:
-    """Check that a value is a whole number in a range, and return it; None for None.
+    """Check that a value is a whole number from `least` to `most`, and return it. None is returned unchanged.
 
     Raises:
         BadRecordError: the value is not such an integer.

@@ -63,7 +63,7 @@ class ChosenPartitions:
         """Do nothing, because no partitions are added."""
 
     def has_no_partition(self) -> bool:
-        """Return False: partitions are never assigned to another member."""
+        """Return False: the chosen partitions are fixed, so there is always one to read."""
         return False
 
     def commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
@@ -130,7 +130,7 @@ class RecordPrinter:
         follow: whether to wait for new records at the end.
 
     Attributes:
-        is_stopped: True stops the reader after the record that it is printing.
+        is_stopped: set it to True to stop the reader after the record that it is printing.
     """
 
     def __init__(
@@ -311,8 +311,8 @@ class RecordPrinter:
             self._source.commit_offsets(offsets)
 
     def _commit_if_due(self) -> None:
-        """Commit if COMMIT_COUNT records were printed since the last commit, or at least one record in COMMIT_S
-        seconds.
+        """Commit the group's offsets if COMMIT_COUNT records were printed since the last commit, or if COMMIT_S seconds
+        have passed and at least one record was printed.
         """
         now_s = time.monotonic()
         if self._source.group is not None and (

@@ -46,7 +46,7 @@ class WriteTarget(NamedTuple):
         bootstrap: the addresses of the broker.
         topic: the topic's name.
         partition_count: how many partitions it has.
-        keyless: the partitions for records without a key.
+        keyless: the partitions to which records without a key are written.
         batch_size_max: the greatest batch that the topic accepts, in bytes; None if that is unknown.
         codec: the compression of the batches.
         transactional_id: None outside transactions.
@@ -77,7 +77,7 @@ class RecordWriter:
 
     Args:
         target: the topic and the producer.
-        calling: a context in which the writer may wait for the broker. It is entered again and again.
+        calling: the context in which the writer waits for the broker. It is entered anew for each wait.
         advance: called with the number of records that were read since the last call.
     """
 
@@ -206,8 +206,8 @@ class RecordWriter:
             place: names the line or row of the record in messages.
             partition: the partition.
             record: the record.
-            size: the greatest size of the record in a batch. If readers do not decompress batches of this size, the
-                batch is not compressed.
+            size: the greatest size that the record can have in a batch. If it is more than readers accept after
+                decompression, the batch is not compressed.
 
         Raises:
             BadRecordError: the topic does not accept so large a record.
@@ -259,7 +259,7 @@ class RecordWriter:
             raise UnavailableError(f"{what}: {self._reason(failure)}") from failure
 
     def _reason(self, failure: RefusedError | UnavailableError) -> str:
-        """Return the reason why a record was not written, as text."""
+        """Return the reason why records were not written, as text for a message."""
         topic, transactional_id = self._target.topic, self._target.transactional_id
         if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
             return str(failure)

@@ -125,8 +125,8 @@ def _repair_directory(directory: Path, *, yes: bool, at_first_damage: bool) -> d
 
 
 def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
-    """Return the data directory of these partitions. While `repair` holds the directory's lock, no broker can start in
-    it.
+    """Return the data directory of these partitions. The caller locks this directory, so that no broker starts in it
+    meanwhile.
     """
     data = named.parent if partitions == [named] else named
     if not any(disk.exists(data / name) for name in (CATALOG_FILE, META_FILE, LOCK_FILE)):
@@ -259,8 +259,8 @@ def _go_on(
         disk: the file system with the directories.
         data: the data directory.
         directory: the partition directory of the commit log.
-        given: the numbers that were assigned, as all files showed before any log was cut.
-        said: by transaction group, the numbers that its commit logs show now.
+        given: the numbers that the broker had assigned, read from all files before any log was cut.
+        said: by transaction group, the numbers that the group's commit log contains now.
         is_cut: whether the commit log was truncated.
         yes: whether to write without a question.
 
@@ -314,8 +314,8 @@ def _describe_numbers(
 
 
 def describe_passed(partition: Path, damage: Damage) -> str:
-    """Return a text about damage that a start of the broker accepts: what the start does with it, and what a truncation
-    there would lose.
+    """Return a text for the user about damage that a start of the broker accepts: what the broker does with the damage,
+    and what a truncation of the log there would lose.
     """
     return (
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"

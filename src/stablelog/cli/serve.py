@@ -77,8 +77,8 @@ def run_serve(
 
 @contextlib.contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Context in which SIGINT ends the process at once, as SIGTERM does. It covers the time until the broker's event
-    loop handles both signals. The context has no value.
+    """Context in which SIGINT ends the process at once, as SIGTERM does. It is used until the broker's event loop
+    handles both signals. The context has no value.
 
     Otherwise Python would raise KeyboardInterrupt in the middle of an import, and print a traceback. Until the event
     loop runs, there is nothing to clean up.

@@ -238,7 +238,8 @@ def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePart
 
 
 def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
-    """Return these topics; all topics in the store if none are given.
+    """Check that the store has these topics, and return their names; the names of all topics in the store if none are
+    given.
 
     Raises:
         UnavailableError: the store is empty, or a topic is missing.

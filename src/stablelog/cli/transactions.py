@@ -125,8 +125,8 @@ def open_transactions(
 
 
 def held_by(transactions: Sequence[OpenInPartition]) -> str:
-    """Return a text that names the oldest open transaction of a partition, which keeps readers from later records;
-    empty if none is open.
+    """Return a text that names the oldest open transaction of a partition, which keeps read-committed readers from
+    later records; empty if no transaction is open.
     """
     if not transactions:
         return ""

@@ -63,7 +63,7 @@ def _mechanisms(names: list[str] | None, default: tuple[Mechanism, ...]) -> tupl
 
 
 class _Stopped:
-    """The users of a broker that does not run. The directory is locked until `close`."""
+    """The users in the data directory of a broker that does not run. The directory is locked until `close`."""
 
     def __init__(self, directory: Path, node_id: int | None) -> None:
         from stablelog.broker.directory.locked_directory import LockedDirectory
@@ -271,7 +271,7 @@ def _of_user(user: str, listed: list[tuple[str, str, int]], chosen: tuple[Mechan
     """Return those of the chosen mechanisms for which a user has a credential.
 
     Raises:
-        UnavailableError: there are none.
+        UnavailableError: the user has none of these credentials.
     """
     found = [
         BY_SASL_NAME[name] for known, name, _ in listed if known == user and BY_SASL_NAME[name] in chosen

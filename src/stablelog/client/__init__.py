@@ -1,5 +1,6 @@
 """The native client: `stablelog.connect` and `stablelog.aio.connect`.
 
-`core` has the rules without I/O. `blocking` and `aio` run them over blocking sockets and in an event loop. The other
-modules are what these two share. Spark's source and sink and the commands use `blocking`.
+`core` decides what is sent and what a response means, without I/O. `blocking` carries this out over blocking sockets,
+and `aio` in an event loop. The other modules are shared by these two. Spark's source and sink and the commands use
+`blocking`.
 """

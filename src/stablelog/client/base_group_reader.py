@@ -38,8 +38,9 @@ def prepare_subscription(
         instance_id: the id of a static member of the group; None for a dynamic member.
 
     Returns:
-        The cluster object, which the reader must return to the pool when it is closed; the object that has the state
-        and the steps of the reader; and the reader's time limit in seconds, None for no limit.
+        Three values: the cluster object (the connections to the brokers), which the reader must return to the pool when
+        it is closed; the object that has the state of the reader; and the reader's time limit in seconds, None for no
+        limit.
 
     Raises:
         TypeError: an argument has a wrong type.
@@ -84,7 +85,7 @@ class BaseGroupReader(Generic[ClusterT]):
 
     Args:
         cluster: the brokers; the reader uses it alone.
-        reading: the state of the reader, and the steps of its calls.
+        reading: the object of `client.core` that has the state of the reader and decides what its calls do.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
         give_back: called with the cluster when the reader is closed.
     """
@@ -163,8 +164,8 @@ class BaseGroupReader(Generic[ClusterT]):
 
 
 def reading_of(reader: object, kind: type[BaseGroupReader[Any]], bootstrap: str) -> GroupReading | None:
-    """Return the state and the steps (`GroupReading`) of the reader whose offsets a transaction commits; None if there
-    is no such reader.
+    """Return the state (`GroupReading`) of the reader whose offsets a transaction is to commit; None if the program has
+    given no reader.
 
     Args:
         reader: the argument `offsets_of` of the program; None if it is not given.

@@ -136,7 +136,7 @@ class BaseReader(Generic[ClusterT]):
 
         Raises:
             TypeError: it is neither a position nor a number.
-            UsageError: the position is of another reader, or is not valid.
+            UsageError: the position is of a reader of other topics, or is not valid.
         """
         with self._calls.lock_if_free():
             self._core.seek(_after(after))
@@ -209,11 +209,11 @@ class BaseReader(Generic[ClusterT]):
             self._restart()
 
     def _current_steps(self) -> tuple[ClusterT, Steps[None]]:
-        """Return the steps that read transactions, and the cluster object that runs them. If no steps are running,
-        begin new ones at the position of the reader.
+        """Return the generator of steps that reads transactions, and the cluster object (the connections to the
+        brokers) that runs it. If there is no generator, or it has ended, begin a new one at the position of the reader.
 
         Returns:
-            The cluster object, which the reader has borrowed from the pool, and the running steps.
+            The cluster object, which the reader has borrowed from the pool, and the generator.
 
         Raises:
             UsageError: the reader is closed, or was begun in another process.
@@ -232,7 +232,7 @@ class BaseReader(Generic[ClusterT]):
             raise UsageError("this reader is closed: make another one with read, after its position")
 
     def _restart_after(self, error: BaseException) -> None:
-        """After an error of the steps, begin new ones at the position.
+        """After an error while reading, prepare the reader so that its next call begins again at its position.
 
         Raises:
             UsageError: the reader was closed meanwhile.
@@ -242,8 +242,8 @@ class BaseReader(Generic[ClusterT]):
             self._check_open()
 
     def _take_item(self, given: ReaderItem) -> bool:
-        """Store the transaction of an item of the steps, so that the next call of the program gets it. Return True if
-        the item has a transaction, and False if none came within the time limit.
+        """Store the transaction that was read, so that the next call of the program gets it. Return True if `given` has
+        a transaction, and False if none came within the time limit.
 
         Raises:
             UsageError: the reader was closed meanwhile.
@@ -266,8 +266,8 @@ class BaseReader(Generic[ClusterT]):
         return given.transaction
 
     def _record_count(self, place: int) -> int:
-        """Return the number of records of a transaction that was read and that the program has not got yet. `place`
-        counts these transactions from 0, which is the next one that the program gets.
+        """Return the number of records of a transaction that was read and that the program has not got yet. `place` is
+        the number of the transaction among these, counted from 0; the program gets number 0 next.
         """
         transaction = self._given[place].transaction
         assert transaction is not None

@@ -50,7 +50,8 @@ class CallThreads:
         """Call a function in a thread, and return its result. Wait at most `limit_s` seconds.
 
         Raises:
-            TimeoutError: the function did not return in time. It runs on in its thread, and its result is dropped.
+            TimeoutError: the function did not return in time. It continues to run in its thread, and its result is
+                dropped.
         """
         future = self.start_call(function)
         try:

@@ -1,4 +1,6 @@
-"""Pool of the cluster objects of a client, which hold its connections. No two transactions or readers share one."""
+"""Pool of the cluster objects of a client. A cluster object has connections to the brokers, and only one transaction or
+reader uses it at a time.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -33,11 +35,11 @@ class ClusterPool(Generic[ClusterT]):
     a signal handler that has interrupted one of them: no method waits for a lock.
 
     Args:
-        make: makes a cluster without connections, which it opens at its first requests.
+        make: makes a cluster object. It opens its connections at its first requests.
 
     Attributes:
         bootstrap: the addresses of the brokers.
-        idle: the clusters in the pool; the last one is lent next.
+        idle: the cluster objects in the pool. The last one in this list is lent next.
         is_closed: whether `close` was called.
 
     Raises:

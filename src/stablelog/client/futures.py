@@ -39,7 +39,8 @@ class TransactionEnd:
 
     Attributes:
         loop: as given.
-        outcome: the outcome of the transaction; None while it is not known.
+        outcome: the outcome of the transaction: committed, or the error with which its futures fail; None while it is
+            not known.
         traceback: the traceback of an outcome that is an error, as it was when the transaction ended.
     """
 
@@ -117,7 +118,9 @@ class TransactionEnd:
         self.add_waker(waker)
         try:
             if not ended.acquire(timeout=-1 if seconds is None else seconds):
-                raise TimeoutError("the transaction has not ended yet")
+                raise TimeoutError(
+                    "the transaction has not ended within the timeout: commit or abort it first"
+                )
         finally:
             self.remove_waker(waker)
 
@@ -130,14 +133,14 @@ class TransactionFuture(Generic[ResultT]):
 
     @abstractmethod
     def _result(self) -> ResultT:
-        """Return the result; the transaction is committed."""
+        """Return the result of the future. Called only when the transaction is committed."""
 
     @abstractmethod
     def _what(self) -> str:
-        """Name the records for `repr`."""
+        """Return words that name the records of the future, for `repr`."""
 
     def _shown_result(self) -> str:
-        """Show the result for `repr`; the transaction is committed."""
+        """Return the result as text for `repr`. Called only when the transaction is committed."""
         return repr(self._result())
 
     def __repr__(self) -> str:
@@ -169,7 +172,7 @@ class RecordFuture(TransactionFuture[Position]):
     Args:
         end: the end of the transaction.
         records: the records of the partition.
-        number: the number of the record in it.
+        number: the number of the record in `records`.
     """
 
     __slots__ = ("_number", "_records")
@@ -192,7 +195,7 @@ class RecordsFuture(TransactionFuture[list[Position]]):
 
     Args:
         end: the end of the transaction.
-        many: the records.
+        many: the records of the call, in their order.
     """
 
     __slots__ = ("_many",)
@@ -310,8 +313,8 @@ class LoopFuture(TransactionFuture[ResultT]):
 
         if self._end.loop is not None and get_running_loop() is not self._end.loop:
             raise UsageError(
-                "the transaction of this future was begun in another event loop, which wakes those that wait: use the "
-                "future there"
+                "the transaction of this future was begun in another event loop, and only that loop can "
+                "wake tasks that wait for the future: use the future there"
             )
 
     def result(self) -> ResultT:
@@ -320,7 +323,7 @@ class LoopFuture(TransactionFuture[ResultT]):
         Raises:
             asyncio.InvalidStateError: the transaction has not ended yet.
             RefusedError: the transaction is aborted.
-            DataLossError: as for the await.
+            DataLossError: the transaction is committed, but its records were removed before their positions were known.
         """
         self._check_done()
         return self._value()

@@ -24,7 +24,7 @@ from stablelog.client.key_pool import WriterKeyPool
 
 
 def clusters_of(client: Client | AsyncClient) -> ClusterPool[Any]:
-    """Return the pool of cluster objects of a client."""
+    """Return the pool of a client's cluster objects, which hold its connections."""
     return client._clusters
 
 
@@ -34,8 +34,8 @@ def keys_of(client: Client | AsyncClient) -> WriterKeyPool:
 
 
 def reading_of(reader: GroupReader | AsyncGroupReader) -> GroupReading:
-    """Return the object of `client.core` that has the state of a reader of a consumer group, and the steps of its
-    calls.
+    """Return the object of `client.core` that has the state of a reader of a consumer group, and decides what its calls
+    do.
     """
     return reader._reading
 
@@ -46,7 +46,7 @@ def is_in_use(reader: BaseReader[Any] | BaseGroupReader[Any]) -> bool:
 
 
 def writing_of(txn: Transaction | AsyncTransaction) -> Writing:
-    """Return the object of `client.core` that has the state of a transaction, and the steps of its calls."""
+    """Return the object of `client.core` that has the state of a transaction, and decides what its calls do."""
     return txn._writing
 
 

@@ -12,8 +12,9 @@ Rules:
   and its InitProducerId fences the aborted transaction.
 - The broker may still be writing the abort markers of the key's last transaction, as long as one of its partitions is
   offline. The next transaction waits `ENDING_WAIT_S` for the markers. Then it makes a new key.
-- A key is dropped if the broker has refused its transaction with one of `LOST`, or has not responded: another client
-  may use the key, for example in a copy of the virtual machine. The next transaction makes a new key.
+- A key is dropped if the broker has refused its transaction with one of the error codes in `LOST`, or has not
+  responded. Another client may then use the same key, for example in a copy of the virtual machine. The next
+  transaction makes a new key.
 - Only the process that made a key uses it. After a fork, the child process makes its own keys.
 """
 

@@ -20,8 +20,8 @@ class OneCall:
     def lock_if_free(self) -> threading.Lock:
         """Return the lock for a call, if no other call is running.
 
-        The caller enters it by `with`, which releases it even if a signal handler raises an exception at any line. If
-        two threads pass this check at the same moment, one of them waits for the other.
+        The caller enters it by `with`, which releases it even if a signal handler raises an exception at any line. Two
+        threads may pass this check at the same moment; one of them then waits for the other.
 
         Raises:
             UsageError: another call is running.

@@ -38,7 +38,9 @@ FENCED_CODES: Final = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_pr
 
 
 class RetriableError(Exception):
-    """A failure that a retry can resolve. `Cluster.retrying` catches it, so a program never gets it."""
+    """A failure after which a retry may succeed. `Cluster.retrying` catches this error and retries, so a program never
+    gets it.
+    """
 
 
 class ClosedError(UnavailableError):
@@ -47,7 +49,7 @@ class ClosedError(UnavailableError):
 
     Args:
         address: "host:port" of the broker.
-        message: for the user.
+        message: the text of the error for the user.
     """
 
     def __init__(self, address: str, message: str) -> None:
@@ -88,7 +90,7 @@ def check(code: ErrorCode, what: str, message: str | None = None) -> None:
 
     Args:
         code: the error code.
-        what: names the work in the message of the error.
+        what: names the work in the message of the error, such as "creating topic orders".
         message: the broker's message about the error; None or empty if there is none.
 
     Raises:

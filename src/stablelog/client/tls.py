@@ -87,9 +87,8 @@ def _load_keys(context: ssl.SSLContext, tls: TlsSettings) -> None:
 def connection_error(
     address: str, security: SecuritySettings, error: OSError
 ) -> UnavailableError | AuthenticationError:
-    """Return the error for the program whose connection to a broker cannot be opened: an AuthenticationError if client
-    and broker do not accept each other's certificates, otherwise an UnavailableError. `error` is the error of the
-    connection or of the TLS handshake.
+    """Convert the error of a connection or of its TLS handshake to the error that the program gets: an
+    AuthenticationError if client and broker do not accept each other's certificates, otherwise an UnavailableError.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return AuthenticationError(ErrorCode.invalid_config, f"{address}: {_verification(error)}")

@@ -41,14 +41,17 @@ class TopicDescription:
     is_internal: bool
 
     def leader_epoch(self, partition: int) -> int:
-        """Return the leader epoch of a partition; -1 if there is no such partition, or the broker does not send it."""
+        """Return the leader epoch of a partition; -1 if there is no such partition, or if the broker does not send
+        leader epochs.
+        """
         found = self.partitions.get(partition)
         return -1 if found is None else found.leader_epoch
 
 
 class ListedOffset(NamedTuple):
-    """A result of `list_offsets`: an offset, and the timestamp of its record in ms; -1 if there is none. The leader
-    epoch is the partition's present one if the request was for the start or the end; -1 if it is unknown.
+    """A result of `list_offsets` for one partition: an offset, the timestamp of its record in ms, and a leader epoch.
+    Offset and timestamp are -1 if there is no such record. The leader epoch is that of the record, or the partition's
+    present one if the request was for the start or the end; -1 if it is unknown.
     """
 
     offset: int
@@ -98,7 +101,9 @@ def read_topics(response: Any, bootstrap: str) -> dict[str, TopicDescription]:
         if topic.error_code is ErrorCode.unknown_topic_or_partition:
             raise UnknownTopicOrPartitionError(missing_topic(topic.name, bootstrap))
         if topic.error_code is ErrorCode.leader_not_available:
-            raise RetriableError(f"topic {topic.name!r} has no leader yet")
+            raise RetriableError(
+                f"topic {topic.name!r} has no leader yet: its partitions are being opened, or are offline"
+            )
         check(topic.error_code, f"topic {topic.name!r}")
         partitions = {
             p.partition_index: PartitionDescription(

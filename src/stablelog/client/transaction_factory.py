@@ -48,13 +48,13 @@ class TransactionFactory(Generic[ClusterT]):
         Args:
             group: the transaction group of the topics; empty for the default group.
             timeout_s: seconds until an open transaction is aborted.
-            now: the present time, in seconds of the clock of the code that runs the steps.
+            now: the present time, in seconds of the clock by which `Writing` measures time.
             on_end: called once with the outcome of the transaction. Other transactions may then use the cluster object.
             reading: the reader whose offsets the transaction commits; None for none.
 
         Returns:
-            The cluster object that runs the steps of the transaction, and the object that has the transaction's state
-            and steps.
+            The cluster object with the connections that the transaction uses, and the object that has the transaction's
+            state and decides what its calls do.
 
         Raises:
             TypeError: the timeout or the group has a wrong type.

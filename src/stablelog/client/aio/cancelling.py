@@ -13,7 +13,7 @@ async def to_the_end(work: Coroutine[Any, Any, Result], cancel: Callable[[], Non
 
     Args:
         work: the work.
-        cancel: called when this task is cancelled; it makes `work` end soon.
+        cancel: called when this task is cancelled, to make `work` end soon.
 
     Raises:
         asyncio.CancelledError: this task was cancelled. `work` has ended, with a result or an error. Its cause is an

@@ -1,4 +1,6 @@
-"""The brokers of one cluster over streams of asyncio. `core.cluster` has the rules."""
+"""The connections to the brokers of one cluster, over streams of asyncio. `core.cluster` decides what is sent over
+them.
+"""
 
 import asyncio
 import os
@@ -81,14 +83,16 @@ class StreamConnection(BrokerConnection):
         return self._is_of_parent or self._writer.transport.is_closing()
 
     async def send(self, pieces: list[Buffer], limit_s: float | None = None) -> None:
-        """Send all pieces. Raises OSError if the connection breaks, or if the broker has not taken all of them after
-        `limit_s` seconds.
+        """Send all these bytes, in order. Raises OSError if the connection breaks, or if not all bytes could be sent
+        within `limit_s` seconds.
         """
         self._writer.writelines(pieces)
         await self._within_limit(self._writer.drain(), limit_s)
 
     async def receive(self, size: int, limit_s: float | None = None) -> memoryview:
-        """Receive this many bytes. Raises OSError if the connection ends before, or after `limit_s` seconds."""
+        """Receive exactly `size` bytes. Raises OSError if the connection ends before they have arrived, or if they have
+        not arrived within `limit_s` seconds.
+        """
         return await self._within_limit(self._receive(size), limit_s)
 
     async def _receive(self, size: int) -> memoryview:
@@ -112,7 +116,7 @@ class StreamConnection(BrokerConnection):
 
 async def _beside(function: Callable[[], Any]) -> Any:
     """Call a function that may block, in a thread of its own, and return its result. If this task is cancelled, the
-    thread runs on alone, and its result is dropped.
+    thread continues, and its result is dropped.
     """
     return await asyncio.wrap_future(shared_threads.start_call(function))
 
@@ -198,10 +202,11 @@ class AsyncCluster:
         timeout_s: how long a broker may take to respond.
         deadline_s: how long a call is retried before it fails.
         security: the security settings.
-        backoff_s: the first pause between two attempts, and the greatest one.
+        backoff_s: a pair: the first pause between two attempts, and the longest one, in seconds.
 
     Attributes:
-        core: the steps of this cluster's calls, and what it knows of the brokers.
+        core: the object of `client.core` that decides what the calls send, and that knows the brokers' addresses and
+            topics.
 
     Raises:
         UsageError: an address is invalid.
@@ -245,7 +250,9 @@ class AsyncCluster:
         )
 
     def _limit_s(self) -> float | None:
-        """Return how many seconds the next effect may wait for a broker; None for the timeout of its connection."""
+        """Return how many seconds the next I/O operation may wait for a broker; None for the timeout of its
+        connection.
+        """
         return None if self.core.until is None else max(0.0, self.core.until - time.monotonic())
 
     def close(self) -> None:
@@ -253,13 +260,13 @@ class AsyncCluster:
         self.core.close()
 
     def cancel(self) -> None:
-        """Cancel retries, and end the wait of the running steps, so that they end soon."""
+        """Cancel retries, and end the wait of the running call, so that it ends soon."""
         self.core.cancel_retries()
         self.end_waits()
 
     def end_waits(self) -> None:
-        """End the wait of the running steps: close the connection at which they wait, or stop waiting for a call in a
-        thread.
+        """End the wait of the running call: close the connection from which it expects bytes, or stop waiting for a
+        function in a thread.
         """
         self.end_pause()
         if self._awaited is not None:
@@ -268,21 +275,23 @@ class AsyncCluster:
             self._beside.cancel()
 
     def end_pause(self) -> None:
-        """End the running pause, if there is one."""
+        """End the pause before the next attempt, if the running call is in such a pause."""
         if self._pausing is not None and not self._pausing.done():
             self._pausing.set_result(None)
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """Run steps that emit no items to their end, and return their result."""
+        """Run the steps of a call to their end, and return their result. (Steps are a generator of `client.core` that
+        yields the I/O operations it needs.) For steps that emit items, use `advance`.
+        """
         ended, result = await self.advance(steps)
         assert ended, "these steps give items"
         return result  # type: ignore[no-any-return]
 
     async def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run steps until they emit an item or end.
+        """Run the steps of a call until they emit an item, such as a transaction that was read, or end.
 
         Returns:
-            (False, the item) if the steps have emitted an item: the next call runs them on. (True, the result of the
+            (False, the item) if the steps have emitted an item: the next call continues them. (True, the result of the
             steps) if they have ended.
         """
         answer: Any = None
@@ -307,7 +316,9 @@ class AsyncCluster:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 
     async def perform(self, effect: Effect) -> Any:
-        """Carry out one effect, such as sending bytes, and return the result that the steps wait for."""
+        """Carry out one effect (an I/O operation that steps of `client.core` ask for, such as sending bytes), and
+        return its result to the steps.
+        """
         match effect:
             case Receive(connection, size):
                 assert isinstance(connection, StreamConnection)
@@ -341,10 +352,10 @@ class AsyncCluster:
             async with asyncio.timeout(self._limit_s()):
                 return await _beside(function)
         except TimeoutError as error:
-            raise UnavailableError("a login has not ended in time") from error
+            raise UnavailableError("the login to the broker was not complete in time") from error
 
     async def _cancellable(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await work that `end_waits` can cancel, and return its result.
+        """Await work, and return its result. `end_waits` can cancel the work meanwhile.
 
         Raises:
             UnavailableError: `end_waits` has cancelled the work.

@@ -29,7 +29,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
 
     Args:
         cluster: the brokers; the reader uses it alone.
-        reading: the state of the reader, and the steps of its calls.
+        reading: the object of `client.core` that has the state of the reader and decides what its calls do.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
         give_back: called with the cluster when the reader is closed.
         check_loop: raises UsageError in an event loop that is not that of the client.
@@ -66,7 +66,8 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         Raises:
             RefusedError: the broker refuses the member, or to read a partition.
             UnavailableError: the group's coordinator does not respond within the deadline. The call may be repeated.
-            DataLossError: records were removed before they were read. The next call goes on at the first record left.
+            DataLossError: records were removed before they were read. The next call continues at the first record that
+                is left.
             DamageError: a batch is damaged; the message names it.
             UsageError: the reader is closed, or was made in another process.
         """
@@ -160,7 +161,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             partition: only this partition of the topic; None for all.
 
         Raises:
-            As `seek`.
+            The same errors as `seek`.
         """
         await self._run(self._seek_to(milliseconds(time), topic, partition))
 
@@ -172,7 +173,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             partition: only this partition of the topic; None for all.
 
         Raises:
-            As `seek`.
+            The same errors as `seek`.
         """
         await self._run(self._seek_to(EARLIEST, topic, partition))
 
@@ -184,17 +185,17 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             partition: only this partition of the topic; None for all.
 
         Raises:
-            As `seek`.
+            The same errors as `seek`.
         """
         await self._run(self._seek_to(LATEST, topic, partition))
 
     async def commit(self) -> None:
-        """Commit the offsets of all records that the reader has handed out. With a transaction of `offsets_of`, the
-        transaction does this.
+        """Commit the offsets of all records that the reader has handed out. Do not call this if a transaction commits
+        the offsets (`offsets_of`).
 
         Raises:
-            RefusedError: the group has given partitions to another member before, which reads their records again. The
-                other offsets are committed.
+            RefusedError: the group has given some partitions to another member, which reads their records again. The
+                offsets of the other partitions are committed.
             UnavailableError: the coordinator does not respond within the deadline. The call may be repeated.
             UsageError: a transaction of this reader is open; or the reader is closed, or was made in another process.
         """

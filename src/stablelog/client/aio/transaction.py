@@ -1,8 +1,8 @@
 """A transaction for asyncio programs. Each record has a future. Either all futures succeed or all fail.
 
 If a task is cancelled during a call, the call waits for the response to its last request, does not repeat the request,
-and aborts the transaction. Then the call raises CancelledError. So the client does nothing more for a call that has
-raised. The wait ends with the response of the broker, or with the timeout.
+and aborts the transaction. Then the call raises CancelledError. So after a call has raised, nothing of it happens
+later. The wait ends with the response of the broker, or with the timeout.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ class AsyncTransaction:
     cancelled.
 
     Args:
-        begin: a function that makes the object `writing`, and the cluster that runs its steps. The function gets a
-            callback, and the object calls this callback once, with the outcome of the transaction.
+        begin: makes the object `writing`, which has the state of the transaction, and the cluster object with its
+            connections. Its argument is a callback that `writing` calls once, with the outcome of the transaction.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], tuple[AsyncCluster, Writing]]) -> None:
@@ -190,7 +190,9 @@ class AsyncTransaction:
         )
 
     async def _make_ready(self, topic: str) -> None:
-        """Request the metadata of the topic if necessary, and send due batches. Raise if the transaction is not open."""
+        """Prepare a write: request the metadata of the topic if necessary, and send the batches that are due. Raise if
+        the transaction is not open.
+        """
         # Check again after each wait: another task may have begun to end the transaction meanwhile. Its steps hold
         # `_running`, so this call waits for them, and then raises.
         while not self._is_ready(topic):
@@ -274,7 +276,7 @@ class AsyncTransaction:
         call ends soon, but not before its steps have ended.
 
         Args:
-            steps: returns steps of `writing`.
+            steps: returns the steps (a generator of I/O operations) that `writing` makes for the call.
 
         Raises:
             CancelledError: the task was cancelled; the steps have ended.
@@ -304,7 +306,9 @@ class AsyncTransaction:
     # --- the deadline ---
 
     def _watch_deadline(self) -> None:
-        """Schedule the abort of the transaction at its deadline, for a program that makes no call."""
+        """Schedule the abort of the transaction at its deadline, so that it is aborted even if the program makes no
+        further call.
+        """
         self._cancel_timer()
         self._timer = self._loop.call_later(max(0.0, self._writing.deadline - time.monotonic()), self._expire)
 

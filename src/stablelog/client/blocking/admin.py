@@ -21,8 +21,8 @@ ResultT = TypeVar("ResultT")
 
 
 class AdminArea:
-    """The base of the areas of administration. A method runs the steps of `client.core.admin` with a cluster object of
-    its own.
+    """The base of the areas of administration. Each method does what the function of its name in `client.core.admin`
+    says, over connections of its own.
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
@@ -35,8 +35,8 @@ class AdminArea:
         return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
 
     def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Run steps with a cluster object of the pool, and return their result. All requests of the steps together must
-        end before the deadline.
+        """Run the steps of one administrative call with a cluster object (connections to the brokers) of the pool, and
+        return their result. All requests of the call together must end before the client's deadline.
         """
         cluster = self._clusters.lend_cluster()
         try:
@@ -48,8 +48,9 @@ class AdminArea:
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
 ) -> Callable[Concatenate[AdminArea, P], ResultT]:
-    """Return a method of an area of administration. The method calls the function `steps` with a cluster object of the
-    pool as its first argument, runs the steps that it returns, and returns their result.
+    """Return a method of an area of administration, made of the function `steps` in `client.core.admin`. The method
+    calls `steps` with a cluster object (connections to the brokers) as the first argument, runs the generator that
+    `steps` returns, and returns its result.
     """
 
     @wraps(steps)

@@ -1,4 +1,4 @@
-"""The brokers of one cluster over blocking sockets. `core.cluster` has the rules.
+"""The connections to the brokers of one cluster, over blocking sockets. `core.cluster` decides what is sent over them.
 
 A pickled `BlockingCluster` contains the arguments of its constructor, and opens new connections in the other process.
 """
@@ -45,10 +45,10 @@ class Shell(Protocol[CoreT_co]):
 
     @property
     def core(self) -> CoreT_co:
-        """The object of `client.core` whose steps it runs."""
+        """The object of `client.core` whose steps (generators of I/O operations) this object runs."""
 
     def run(self, steps: Steps[ResultT]) -> ResultT:
-        """Run steps that emit no items to their end, and return their result."""
+        """Run the steps of a call to their end, and return their result. The steps must not emit items."""
 
 
 def blocking(
@@ -86,10 +86,11 @@ class BlockingCluster(BlockingRunner):
         timeout_s: how long a broker may take to respond.
         deadline_s: how long a call is retried before it fails.
         security: the security settings.
-        backoff_s: the first pause between two attempts, and the greatest one.
+        backoff_s: a pair: the first pause between two attempts, and the longest one, in seconds.
 
     Attributes:
-        core: the steps of this cluster's calls, and what it knows of the brokers.
+        core: the object of `client.core` that decides what the calls send, and that knows the brokers' addresses and
+            topics.
 
     Raises:
         UsageError: an address is invalid.
@@ -157,7 +158,9 @@ class BlockingCluster(BlockingRunner):
         )
 
     def limit_s(self) -> float | None:
-        """Return how many seconds the next effect may wait for a broker; None for the timeout of its connection."""
+        """Return how many seconds the next I/O operation may wait for a broker; None for the timeout of its
+        connection.
+        """
         return None if self.core.until is None else self.core.until - time.monotonic()
 
     def close(self) -> None:
@@ -247,7 +250,9 @@ class BlockingCluster(BlockingRunner):
 
 
 def _own(connection: CoreConnection) -> SocketConnection:
-    """Return the same connection as a SocketConnection: `BlockingCluster.open_connection` has opened it."""
+    """Return the same connection with the type SocketConnection, which it has because `BlockingCluster.open_connection`
+    has opened it.
+    """
     assert isinstance(connection, SocketConnection)
     return connection
 

@@ -1,4 +1,5 @@
-"""A connection to one broker over a blocking socket, and the loop that runs steps. `core.connection` has the protocol.
+"""A connection to one broker over a blocking socket, and the loop that carries out the I/O of calls. `core.connection`
+has the protocol.
 
 `request` and `request_unchanged` send a message and return the response. `send` and `receive` are for requests that the
 caller has encoded: several of them may be in flight, and the broker responds in their order.
@@ -174,7 +175,9 @@ class SocketConnection(core.BrokerConnection):
         return limit_s
 
     def send_all(self, pieces: list[Buffer], limit_s: float | None = None) -> None:
-        """Send all pieces with few copies and system calls, within `limit_s` seconds. Raises OSError."""
+        """Send all these bytes, in order, with few copies and system calls. Raises OSError if the connection breaks, or
+        if not all could be sent within `limit_s` seconds.
+        """
         end = time.monotonic() + self._limit(limit_s)
         if self.security.tls is not None:
             self._socket.sendall(b"".join(pieces))  # one piece: TLS makes records of it, and has no sendmsg
@@ -190,10 +193,11 @@ class SocketConnection(core.BrokerConnection):
                 left[0] = left[0][sent:]
 
     def receive_exactly(self, size: int, limit_s: float | None = None) -> memoryview:
-        """Receive exactly `size` bytes. Raises OSError if the connection ends before, or after `limit_s` seconds.
+        """Receive exactly `size` bytes. Raises OSError if the connection ends before they have arrived, or if they have
+        not arrived within `limit_s` seconds.
 
-        A system call receives some bytes beyond a small size, because a response's length prefix and body, and the next
-        response, usually arrive together.
+        If `size` is small, one system call also receives some of the bytes after it, because the length and the body of
+        a response, and often the next response, arrive together.
         """
         received = memoryview(self._buffers.take_buffer(size))
         at = 0
@@ -216,21 +220,21 @@ class SocketConnection(core.BrokerConnection):
 
 
 class BlockingRunner:
-    """Runs the steps of the client in the calling thread, and carries out their effects: it waits at sockets, and
-    sleeps.
+    """Runs the steps of the client's calls in the calling thread. (Steps are generators of `client.core`; they yield
+    effects: I/O operations and pauses, which this object carries out.)
     """
 
     def run(self, steps: Steps[Result]) -> Result:
-        """Run steps that emit no items to their end, and return their result."""
+        """Run steps to their end, and return their result. For steps that emit items, use `advance`."""
         ended, result = self.advance(steps)
         assert ended, "these steps give items"
         return result  # type: ignore[no-any-return]
 
     def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run steps until they emit an item or end.
+        """Run steps until they emit an item, such as a transaction that was read, or end.
 
         Returns:
-            (False, the item) if the steps have emitted an item: the next call runs them on. (True, the result of the
+            (False, the item) if the steps have emitted an item: the next call continues them. (True, the result of the
             steps) if they have ended.
         """
         answer: Any = None
@@ -255,11 +259,15 @@ class BlockingRunner:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 
     def limit_s(self) -> float | None:
-        """Return how many seconds the next effect may wait for a broker; None for the timeout of its connection."""
+        """Return how many seconds the next I/O operation may wait for a broker; None for the timeout of its
+        connection.
+        """
         return None
 
     def perform(self, effect: Effect) -> Any:
-        """Carry out one effect, such as sending bytes, and return the result that the steps wait for."""
+        """Carry out one effect (an I/O operation that steps ask for, such as sending bytes), and return its result to
+        the steps.
+        """
         match effect:
             case Receive(connection, size):
                 assert isinstance(connection, SocketConnection)
@@ -282,13 +290,13 @@ class BlockingRunner:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function that may block, in another thread, and return its result. At the deadline of the present
-        call, stop waiting for the function; its thread runs on, and its result is dropped.
+        call, stop waiting for the function; it continues in its thread, and its result is dropped.
         """
         limit_s = self.limit_s()
         try:
             return function() if limit_s is None else shared_threads.call_within(function, limit_s)
         except TimeoutError as error:
-            raise UnavailableError(f"a login has not ended in time: {error}") from error
+            raise UnavailableError(f"the login to the broker was not complete in time: {error}") from error
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
         """Open a connection to the broker at this address, and return it. `probe` has the meaning of

@@ -39,7 +39,9 @@ class TransactionDeadlines:
         self._is_watched = False
 
     def add_transaction(self, expire: Expire, deadline: float) -> None:
-        """Call the function `expire` of a transaction in the thread when its deadline (`time.monotonic`) has come."""
+        """Let the thread call `expire`, which aborts a transaction, when the deadline of the transaction
+        (`time.monotonic`) has come.
+        """
         with self._changed:
             self._due[expire] = deadline
             if not self._is_watched:
@@ -49,7 +51,7 @@ class TransactionDeadlines:
                 self._changed.notify()
 
     def expire_now(self, expire: Expire) -> None:
-        """Call the function `expire` of a transaction in the thread at once."""
+        """Let the thread call `expire`, which aborts a transaction, at once."""
         self.add_transaction(expire, 0.0)
 
     def remove_transaction(self, expire: Expire) -> None:
@@ -78,7 +80,7 @@ class TransactionDeadlines:
                         self._due.setdefault(expire, time.monotonic() + EXPIRE_RETRY_S)
 
     def _wait_for_overdue(self) -> list[Expire] | None:
-        """Wait until the deadline of at least one transaction has passed, and return the functions `expire` of these
+        """Wait until the deadline of at least one transaction has passed, and return the functions that abort these
         transactions. Return None if no transaction is open, so that the thread can end.
         """
         with self._changed:
@@ -97,7 +99,7 @@ def call_in_thread(settle: Callable[[], None]) -> bool:
     """Call the callbacks of one transaction in a new thread, which ends after them.
 
     Args:
-        settle: calls the callbacks.
+        settle: the function that the thread runs; it calls the callbacks.
 
     Returns:
         Whether the thread was started. The operating system may refuse it.

@@ -41,7 +41,8 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
         Raises:
             RefusedError: the broker refuses the member, or to read a partition.
             UnavailableError: the group's coordinator does not respond within the deadline. The call may be repeated.
-            DataLossError: records were removed before they were read. The next call goes on at the first record left.
+            DataLossError: records were removed before they were read. The next call continues at the first record that
+                is left.
             DamageError: a batch is damaged; the message names it.
             UsageError: the reader is closed, or was made in another process.
         """
@@ -123,7 +124,7 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             partition: only this partition of the topic; None for all.
 
         Raises:
-            As `seek`.
+            The same errors as `seek`.
         """
         self._check_process()
         with self._calls.lock_if_free():
@@ -137,7 +138,7 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             partition: only this partition of the topic; None for all.
 
         Raises:
-            As `seek`.
+            The same errors as `seek`.
         """
         self._check_process()
         with self._calls.lock_if_free():
@@ -151,19 +152,19 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             partition: only this partition of the topic; None for all.
 
         Raises:
-            As `seek`.
+            The same errors as `seek`.
         """
         self._check_process()
         with self._calls.lock_if_free():
             self._cluster.run(self._seek_to(LATEST, topic, partition))
 
     def commit(self) -> None:
-        """Commit the offsets of all records that the reader has handed out. With a transaction of `offsets_of`, the
-        transaction does this.
+        """Commit the offsets of all records that the reader has handed out. Do not call this if a transaction commits
+        the offsets (`offsets_of`).
 
         Raises:
-            RefusedError: the group has given partitions to another member before, which reads their records again. The
-                other offsets are committed.
+            RefusedError: the group has given some partitions to another member, which reads their records again. The
+                offsets of the other partitions are committed.
             UnavailableError: the coordinator does not respond within the deadline. The call may be repeated.
             UsageError: a transaction of this reader is open; or the reader is closed, or was made in another process.
         """

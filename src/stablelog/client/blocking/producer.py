@@ -1,4 +1,4 @@
-"""Producer of complete record batches over blocking sockets. `core.producer` has the rules."""
+"""Producer of complete record batches over blocking sockets. `core.producer` decides what is sent."""
 
 from collections.abc import Callable
 
@@ -23,8 +23,8 @@ class BlockingProducer:
             -1 if the broker has the batch already and no longer knows its offset.
 
     Attributes:
-        core: the state of the producer, and the steps of its calls.
-        run: runs the steps of `core`.
+        core: the object of `client.core` that has the state of the producer and decides what its calls send.
+        run: carries out the I/O that a call of `core` asks for.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class BlockingProducer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a batch belongs to the transaction. Before the first batch, the coordinator does not know the
-        transaction.
+        """Whether a batch belongs to the transaction. Before the first batch, the transaction has not begun at the
+        coordinator.
         """
         return self.core.has_begun
 

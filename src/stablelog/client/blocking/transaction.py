@@ -31,8 +31,8 @@ class Transaction:
     As a context manager, the transaction commits at the end of the block, and aborts if the block raises.
 
     Args:
-        begin: a function that makes the object `writing`, and the cluster that runs its steps. The function gets a
-            callback, and the object calls this callback with the outcome of the transaction.
+        begin: makes the object `writing`, which has the state of the transaction, and the cluster object with its
+            connections. Its argument is a callback that `writing` calls with the outcome of the transaction.
         deadlines: aborts the transaction at its deadline.
     """
 
@@ -176,7 +176,9 @@ class Transaction:
             raise
 
     def _make_ready(self, topic: str) -> None:
-        """Request the metadata of the topic if necessary, and send due batches. Raise if the transaction is not open."""
+        """Prepare a write: request the metadata of the topic if necessary, and send the batches that are due. Raise if
+        the transaction is not open.
+        """
         writing = self._writing
         if not writing.is_ready(topic, time.monotonic()):
             self._run_steps(writing.make_ready(topic))
@@ -233,8 +235,8 @@ class Transaction:
             )
 
     def _run_steps(self, steps: Steps[Result]) -> Result:
-        """Run steps of `writing`, and return their result. If they raise an OutcomeUnknownError, set this transaction
-        as its attribute, so that the program can repeat the commit.
+        """Run the steps (I/O operations) of one call of `writing`, and return their result. If they raise an
+        OutcomeUnknownError, set this transaction as its attribute, so that the program can repeat the commit.
         """
         try:
             return self._run(self._writing.cluster.run_until_deadline(steps))
@@ -276,7 +278,7 @@ class Transaction:
 
 
 def _is_held_here(lock: Any) -> bool:
-    """Return whether this thread holds an RLock. The function asks the lock itself, because a flag beside the lock
-    could be wrong after an exception of a signal handler. The class threading.Condition does the same.
+    """Return whether this thread holds an RLock. The function asks the lock itself, as threading.Condition does: a
+    separate flag could be wrong after an exception of a signal handler.
     """
     return bool(lock._is_owned())  # noqa: SLF001 - there is no public way

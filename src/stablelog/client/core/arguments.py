@@ -110,7 +110,7 @@ def timeout_seconds(timeout: Any) -> float | None:
 
 
 def function(name: str, value: Any) -> Any:
-    """Check that an argument is a function, and return it."""
+    """Check that an argument can be called as a function, and return it."""
     if not callable(value):
         raise wrong_type(name, value, "a function")
     return value
@@ -155,8 +155,8 @@ def topic_names(topics: object) -> tuple[str, ...]:
 
 
 def content(name: str, value: object) -> bytes | None:
-    """Check a key, a value or the value of a header, and return it as bytes. A text is encoded as UTF-8. None stays
-    None: it stands for null in Kafka.
+    """Check a key, a value or the value of a header, and return it as bytes. A text is encoded as UTF-8. None is
+    returned unchanged: it stands for null in Kafka.
     """
     if value is None or isinstance(value, bytes):
         return value

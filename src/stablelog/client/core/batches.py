@@ -22,11 +22,12 @@ def read_batches(
         target: the partition.
         batches: whole batches, and a part of the next one.
         offset: batches that end at or before this offset are skipped.
-        skips_unreadable: whether to go on after records that cannot be decoded although the CRC of their batch is
-            right: their producer has written them so. A line of the log says how many there are.
+        skips_unreadable: whether to skip records that cannot be decoded although the CRC of their batch is right,
+            because their producer has written them wrongly. The number of skipped records is logged.
 
     Yields:
-        The header of each batch, and its records: none for a control batch, and None if they cannot be decoded.
+        A pair for each batch: its header, and the list of its records. The list is empty for a control batch (a
+        transaction marker); None stands for records that cannot be decoded.
 
     Raises:
         DamageError: a batch has changed since it was written, or its records cannot be decoded.

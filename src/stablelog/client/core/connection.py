@@ -1,8 +1,8 @@
 """The client's side of one connection: requests, responses, and the API versions of the broker.
 
-A shell derives a class from `BrokerConnection` that adds the transport of bytes. `request_steps` and
-`request_unchanged_steps` send a message and return the response. `send_steps` and `receive_steps` are for requests that
-the caller has encoded: several of them may be in flight, and the broker responds in their order.
+`client.blocking` and `client.aio` each derive a class from `BrokerConnection` that sends and receives the bytes.
+`request_steps` and `request_unchanged_steps` send a message and return the response. `send_steps` and `receive_steps`
+are for requests that the caller has encoded: several of them may be in flight, and the broker responds in their order.
 """
 
 import io
@@ -103,7 +103,7 @@ class BrokerConnection(ABC):
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether the response to at least one request has not arrived yet."""
+        """Whether at least one request is in flight, so that its response has not arrived yet."""
         return self._frames.is_awaiting
 
     # --- versions and features ---
@@ -218,8 +218,9 @@ class BrokerConnection(ABC):
         return adapt(response, message_class(api_key, newest, "response"))
 
     def request_unchanged_steps(self, request: Any, response_class: Any = None) -> Steps[Any]:
-        """Send a request in exactly its own version, and return the response. `response_class` decodes the response
-        instead of the class of the kio library, where that class cannot represent it.
+        """Send a request in exactly its own version, and return the response. `response_class` is the class that
+        decodes the response, for the few APIs whose class in the kio library cannot represent it; None for the class of
+        the library.
 
         Raises:
             UnavailableError: the broker did not respond. It may have carried out the request.
@@ -284,7 +285,7 @@ class BrokerConnection(ABC):
         """Wait until the throttle time of the last response has passed.
 
         Raises:
-            RetriableError: the call was cancelled before, or its deadline has passed. The throttle time goes on.
+            RetriableError: the call was cancelled, or its deadline has passed, before the throttle time is over.
         """
         assert self._throttled_until is not None
         left = self._throttled_until - (yield NOW)
@@ -312,8 +313,8 @@ class BrokerConnection(ABC):
 
     @contextmanager
     def closing_on_decode_error(self, api_key: int) -> Iterator[None]:
-        """Context manager for decoding a response; its value is None. If the body of the `with` statement fails to
-        decode, the connection is closed, because the position of the next response in the stream is then unknown.
+        """Context manager for the decoding of a response; its value is None. If the decoding in the `with` block fails,
+        the connection is closed, because it is then unknown where the next response begins in the stream.
 
         Args:
             api_key: the API of the request, for the error message.
@@ -405,7 +406,10 @@ class BrokerConnection(ABC):
         try:
             prefix = yield Receive(self, SIZE.size)
             if self._versions is None and bytes(prefix[:2]) == TLS_ALERT:
-                raise ConnectionResetError("the broker responds in TLS")
+                raise ConnectionResetError(
+                    "the broker responds in TLS, and the client is not set to TLS: set "
+                    "security.protocol=SSL or SASL_SSL"
+                )
             return (yield Receive(self, self._frames.read_size(prefix)))  # type: ignore[no-any-return]
         except BaseException as error:
             self._break_off(error, (OSError, ValueError), "did not respond to", api_key)

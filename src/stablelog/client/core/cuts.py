@@ -54,9 +54,9 @@ class Cut:
     torn: dict[TopicPartition, int]
 
     def whole_after(self) -> int:
-        """Return a commit sequence after which every transaction is complete in all partitions. It is the greatest
-        commit sequence of a transaction that may have lost records to retention. If that is unknown, it is the commit
-        sequence of the cut, because the transactions before it may all have lost records.
+        """Return a commit sequence after which every transaction is complete in all partitions: the greatest commit
+        sequence of a transaction of which retention may have removed records. If this is unknown, return the commit
+        sequence of the cut, because every transaction before it may have lost records.
         """
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])

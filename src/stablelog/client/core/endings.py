@@ -57,7 +57,8 @@ class TransactionEnding(Protocol):
 
         Args:
             producer: the producer, of which the broker has acknowledged all batches.
-            place: where a batch of the transaction was appended: its partition and offset. None if no offset is known.
+            place: the partition and the offset at which one batch of the transaction was appended; None if no such
+                offset is known.
 
         Raises:
             RefusedError: this request was not carried out. If an earlier one may have been carried out, the transaction
@@ -67,7 +68,7 @@ class TransactionEnding(Protocol):
         """
 
     def abort(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[bool]:
-        """Request the abort. Arguments and errors are those of `commit`.
+        """Request the abort of the transaction. Arguments and errors are those of `commit`.
 
         Returns:
             True if the transaction was committed before, so that nothing was aborted. False if it is aborted.
@@ -178,7 +179,9 @@ class KafkaEnding:
         try:
             return (yield from is_committed(self._cluster, producer, place, ended))
         except UnknownTopicOrPartitionError as missing:
-            raise lost_outcome(f"the broker no longer knows it ({ended}), and {missing}") from missing
+            raise lost_outcome(
+                f"the broker no longer knows the outcome ({ended}), and {missing}"
+            ) from missing
         except RefusedError as refused:  # it is about the read, not about the transaction
             raise unknown_outcome(UNDECIDED, refused) from refused
 
@@ -259,8 +262,9 @@ def is_committed(
     Args:
         cluster: the brokers.
         producer: the producer.
-        place: where a batch of the transaction was appended; None if no offset is known.
-        refused: why the coordinator cannot tell the outcome; for the message.
+        place: the partition and the offset at which one batch of the transaction was appended; None if no such offset
+            is known.
+        refused: the error by which the coordinator said that it does not know the outcome; for the message.
 
     Raises:
         OutcomeUnknownError: the batch is not in the log any more, or its place is not known.
@@ -268,7 +272,7 @@ def is_committed(
         UnavailableError: no response within the deadline.
     """
     if place is None:
-        raise lost_outcome(f"the broker no longer knows it: {refused}") from refused
+        raise lost_outcome(f"the broker no longer knows the outcome: {refused}") from refused
     target, offset = place
 
     def attempt() -> Steps[None]:
@@ -285,6 +289,7 @@ def is_committed(
     writer = (producer.producer_id, producer.producer_epoch)
     if header is None or fetched is None or (header.producer_id, header.producer_epoch) != writer:
         raise lost_outcome(
-            f"the broker no longer knows it ({refused}), and its records in {target[0]}-{target[1]} are removed"
+            f"the broker no longer knows the outcome ({refused}), and its records in "
+            f"{target[0]}-{target[1]} are removed"
         ) from refused
     return all(id_ != producer.producer_id or first > offset for id_, first in fetched.aborted)

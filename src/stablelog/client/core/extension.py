@@ -35,13 +35,13 @@ def call_extension(
 
     Args:
         cluster: the brokers.
-        connect: returns the steps that return a connection to the broker that serves the request; called for each
-            attempt.
+        connect: called for each attempt; its steps open or find the connection to the broker that serves the request.
         request: a message of one of stablelog's own APIs.
         what: names the work in messages, for example "asking for a cut".
         retriable: the error codes that a retry can resolve. A response with another error code is returned to the
             caller.
-        on_unanswered: called for each request that the broker may have carried out, although no response says so.
+        on_unanswered: called for each request without a response, because the broker may nevertheless have carried it
+            out.
 
     Raises:
         RefusedError: the broker does not know the API.

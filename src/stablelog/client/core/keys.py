@@ -1,5 +1,5 @@
-"""The key of the joint commits by which a client commits its transactions, one transaction after the other.
-`client.key_pool` reuses the keys.
+"""The keys of the joint commits by which a client commits its transactions. One key serves for many transactions, one
+after the other; `client.key_pool` stores the keys that are free.
 """
 
 import uuid

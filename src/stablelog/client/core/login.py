@@ -140,7 +140,7 @@ class _ClientLogin:
 
         last = self._connection.versions.get(SaslAuthenticateRequest.__api_key__, (0, -1))[1]
         if last < 0:
-            raise self._refusal("it does not support SaslAuthenticate")
+            raise self._refusal("it does not support SaslAuthenticate: the broker is too old for this client")
         answer = yield from self._connection.request_steps(SaslAuthenticateRequest(auth_bytes=message))
         if answer.error_code is not ErrorCode.none:
             raise self._refusal(answer.error_message or answer.error_code.name, answer.error_code)
@@ -185,7 +185,8 @@ def explain_closed_connection(address: str, security: SecuritySettings) -> Steps
     """Find out why a broker closes the connections of this client: the listener may have another security protocol, or
     require another client certificate.
 
-    The steps connect with and without TLS, and send ApiVersions and SaslHandshake, which contain no secret.
+    To find out, this function connects with and without TLS, and sends ApiVersions and SaslHandshake requests, which
+    contain no secret.
 
     Raises:
         AuthenticationError: the listener has another security protocol, and the message names both. Or it does not
@@ -224,8 +225,8 @@ def certificate_message(address: str, security: SecuritySettings) -> str:
 
 
 def _probe(address: str, protocol: SecurityProtocol) -> Steps[_Listener]:
-    """Connect to a listener, and return what this tells about its security protocol. A broker that is stopping may
-    close a connection, too. So the result is `CLOSING` only if the listener closes several connections in a row.
+    """Connect to a listener, and return what the attempt shows about its security protocol. A broker that is stopping
+    may close a connection, too. So the result is `CLOSING` only if the listener closes several connections in a row.
 
     Args:
         address: the address of the listener.

@@ -33,7 +33,7 @@ def wait_for_records(
     Args:
         cluster: the brokers.
         offsets: for each partition, the offset up to which the caller has read it.
-        wait_s: the maximum wait, of which at most WAIT_MAX_S is used; 0 only looks.
+        wait_s: the longest wait in seconds, at most WAIT_MAX_S; 0 returns what there is without waiting.
         size_max: maximum of bytes of all records in the response of a leader, but at least one batch is returned.
 
     Returns:

@@ -1,9 +1,9 @@
 """Membership in a consumer group by KIP-848: the coordinator assigns partitions, and the member takes and releases
 them.
 
-`follow_assignment` sends a heartbeat if the heartbeat interval has passed or the coordinator has to learn something. It
-returns the partitions that the group takes away. The caller commits their offsets, and the next heartbeat tells the
-coordinator that these partitions are free.
+`follow_assignment` sends a heartbeat if the heartbeat interval has passed, or if the coordinator must be told of a
+change. It returns the partitions that the group takes away from this member. The caller commits their offsets, and the
+next heartbeat tells the coordinator that these partitions are free.
 """
 
 import base64
@@ -147,7 +147,9 @@ class GroupMember:
         answer = yield from connection.request_steps(request)
         self._is_unanswered = False
         if answer.error_code is ErrorCode.unreleased_instance_id:
-            raise RetriableError(f"another member has the instance id {self.instance_id!r}")
+            raise RetriableError(
+                f"another member has the instance id {self.instance_id!r}: stop it, or use another id"
+            )
         if self.epoch == JOIN and answer.error_code in _OTHER_PROTOCOL:
             raise RefusedError(
                 answer.error_code,
@@ -218,8 +220,8 @@ class GroupMember:
         )
 
     def _name_topics(self) -> Steps[None]:
-        """Look up the names of assigned topics in metadata, because an assignment contains only topic ids. A topic that
-        was created just now may be found some heartbeats later.
+        """Look up the names of assigned topics in metadata, because an assignment contains only topic ids. The name of
+        a topic that was created just now may be known only some heartbeats later.
         """
         assert self._target is not None
         names = {topic.topic_id: name for name, topic in (yield from self._cluster.metadata()).items()}
@@ -366,7 +368,10 @@ class GroupMember:
             for code, place in failures:
                 if code is ErrorCode.stale_member_epoch:
                     yield from self._learn_epoch()
-                    raise RetriableError(f"the epoch of the member of group {self.group_id!r} has changed")
+                    raise RetriableError(
+                        f"the epoch of the member of group {self.group_id!r} has changed: the request is "
+                        "repeated with the new one"
+                    )
                 if code not in RETRIABLE_CODES:
                     raise refused_error(
                         code, f"committing the offset of {place} of group {self.group_id!r}: {code.name}"
@@ -379,8 +384,8 @@ class GroupMember:
             yield from self._cluster.retrying(f"committing offsets of group {self.group_id!r}", attempt)
 
     def _learn_epoch(self) -> Steps[None]:
-        """Request the present epoch by a heartbeat. An assignment in the response is used by the next
-        `follow_assignment`.
+        """Request the present epoch by a heartbeat. If the response has an assignment, the next call of
+        `follow_assignment` applies it.
         """
         answer = yield from self._send_heartbeat()
         if answer.error_code in _FENCED:

@@ -1,7 +1,7 @@
 """The outcomes of a transaction of the native client, and the error for each of them.
 
-A program has to tell three errors apart. After `TransactionAbortedError` nothing is committed, and the program can
-write the transaction again. After `OutcomeUnknownError` it has to call `commit` again. Any other error is final.
+A program has to distinguish three kinds of error. After `TransactionAbortedError` nothing is committed, and the program
+can write the transaction again. After `OutcomeUnknownError` it has to call `commit` again. Any other error is final.
 """
 
 from dataclasses import dataclass
@@ -100,8 +100,8 @@ def abort_error(cause: BaseException | None) -> RefusedError:
 
 
 def is_silence(cause: BaseException | None) -> bool:
-    """Return whether an error means that no broker responds. The client then does not request the abort, because it
-    would only wait for that response, too.
+    """Return whether an error means that no broker responds. The client then sends no request to abort, because it
+    would wait in vain for that response, too.
     """
     return isinstance(cause, UnavailableError) and not isinstance(cause, TransactionAbortedError)
 
@@ -124,7 +124,9 @@ def unknown_outcome(what: str, failure: BaseException) -> OutcomeUnknownError:
 
 
 def lost_outcome(why: str) -> OutcomeUnknownError:
-    """Return the error for a commit whose outcome the broker has forgotten, so that the client can never learn it."""
+    """Return the error for a commit whose outcome the broker has forgotten, so that the client can never learn whether
+    the transaction was committed.
+    """
     return OutcomeUnknownError(
         f"it is unknown whether the transaction is committed: {why}. Another call of commit() cannot help: read the "
         "topics to see whether its records are there"
@@ -144,8 +146,8 @@ def shared_key_error(
 
 
 def naming_group(failure: Exception, group: str) -> Exception:
-    """Return the error of a refused batch. If the topic belongs to another transaction group, the message names the
-    group.
+    """Return the error of a refused batch, `failure`. If the topic belongs to another transaction group than the
+    transaction, the returned error names both.
     """
     if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
         return failure

@@ -64,7 +64,7 @@ def epoch_ends(
 
     Returns:
         For each partition the leader epoch and its end offset. None if the partition has no epoch at or above the given
-        one. If each epoch of the partition is above the given one, the given epoch and the start offset of the
+        one. If all epochs of the partition are above the given one: the given epoch, and the start offset of the
         partition's first epoch.
 
     Raises:
@@ -94,8 +94,8 @@ def epoch_ends(
 def epoch_end(
     cluster: Cluster, topic: str, partition: int, leader_epoch: int
 ) -> Steps[tuple[int, int] | None]:
-    """Return the result of `epoch_ends` for one partition: the greatest leader epoch at or below `leader_epoch`, and
-    the offset at which it ends; or None if the partition has no epoch at or above `leader_epoch`.
+    """Find in one partition the greatest leader epoch at or below `leader_epoch`, and the offset at which it ends, as
+    `epoch_ends` does for several partitions. None if the partition has no epoch at or above `leader_epoch`.
 
     Raises:
         RefusedError: the partition does not exist.
@@ -125,8 +125,8 @@ def fetch(
         size_max: maximum of bytes, after which the last batch may be cut off. The first batch is always whole.
         isolation: read_committed ends at the last stable offset and lists the aborted transactions.
         wait_ms: how long the broker may wait for a record if there is none.
-        disk_attempts: maximum of responses with a disk error before DamageError is raised; None repeats the request until
-            the deadline.
+        disk_attempts: how many responses with a disk error are accepted before DamageError is raised; with None the
+            request is repeated until the deadline.
 
     Raises:
         DamageError: the broker cannot read the records, because they are damaged or its disk fails.
@@ -152,7 +152,9 @@ def fetch(
         if fetched is None:
             raise RetriableError(f"the response of {connection.address} does not contain {topic}-{partition}")
         if fetched.error is ErrorCode.offset_out_of_range:
-            raise OffsetOutOfRangeError(f"{topic}-{partition} has no offset {offset}")
+            raise OffsetOutOfRangeError(
+                f"{topic}-{partition} has no offset {offset}: it was deleted, or is not written yet"
+            )
         if fetched.error is ErrorCode.kafka_storage_error and left is not None:
             left -= 1
             if left <= 0:

@@ -31,7 +31,7 @@ class Position(NamedTuple):
 
 
 class RecordOffsets(Protocol):
-    """The offsets of the records of a transaction in one partition, by the number of the record from 0."""
+    """The offsets of the records of a transaction in one partition. The records are numbered from 0."""
 
     def __getitem__(self, number: int, /) -> int:
         """Return the offset of a record; -1 if it is unknown."""
@@ -41,7 +41,8 @@ class BatchOffsets:
     """Offsets of records, computed from the base offsets of their batches.
 
     Args:
-        firsts: the number of the first record of each batch, rising.
+        firsts: for each batch, the number of its first record among the records of the transaction in the partition,
+            rising.
         bases: the base offset of each batch; -1 if it is unknown.
     """
 
@@ -113,8 +114,8 @@ def _ask_at_once(
     cluster: Cluster, commit_sequence: int, partitions: Sequence[SentBatches]
 ) -> Steps[dict[TopicPartition, RecordOffsets]]:
     """Request the positions of the transaction's records in all partitions at the same time, without a retry. Return
-    the offsets of the records in those partitions for which the response is complete. The caller requests the others
-    again.
+    the offsets of the records in those partitions for which the response is complete. The caller requests the positions
+    in the other partitions again.
     """
     found: dict[TopicPartition, RecordOffsets] = {}
     if len(partitions) < 2:

@@ -1,9 +1,9 @@
 """The position of a reader of transactions: which ones its program has got, so that a later reader can continue after
 them.
 
-A position has an offset in commit order for each partition: the program has got all transactions before it. One number
-for all partitions is not enough unless all of them were read up to the same commit. The position of a reader with cuts
-also has the sequence of that commit.
+A position has an offset in commit order for each partition: the program has got all transactions before it. If all
+partitions were read up to the same commit, as a reader with cuts does, the position also has the sequence of that
+commit. Otherwise one number for all partitions would not be enough.
 
 A position also identifies what its offsets belong to: the cluster, the ids of the topics, and the leader epoch of each
 partition. A broker that was restored from a copy begins a new leader epoch where the copy ends. So the client
@@ -38,8 +38,9 @@ class Mark(NamedTuple):
         commit_sequence: the reader skips transactions up to this commit sequence.
         leader_epoch: the partition's leader epoch when the offset was read, or a later one; UNKNOWN if the broker does
             not tell it.
-        taken_end: the offset after the last transaction that the program has got. A broker that was restored from a copy
-            must have the records before it. UNKNOWN if the reader has not begun; then `offset` takes its place.
+        taken_end: the offset after the last transaction that the program has got. The log must still have the records
+            before this offset; it may lack them after a restore from an old copy. UNKNOWN if the reader has not begun;
+            `offset` is used instead then.
     """
 
     offset: int
@@ -167,7 +168,8 @@ def check_fits(position: ReadPosition, topics: Collection[str], group: str | Non
         )
     if None not in (position.group, group) and position.group != group:
         raise UsageError(
-            f"the position is of the transaction group {position.group!r}, and the reader of {group!r}"
+            f"the position is of the transaction group {position.group!r}, and the reader of {group!r}: "
+            "make a reader of the same group"
         )
 
 

@@ -40,13 +40,13 @@ COMPRESSED_SIZE_MAX: Final = SIZE_MAX - (1 << 20)
 class PartitionBuffer:
     """The records of one transaction in one partition, numbered from 0.
 
-    When their batches are sent, the records are dropped. Only the place of each batch is kept, so that the client can
-    tell the offsets after the commit.
+    When their batches are sent, the records are dropped. Only the number of each batch and of its first record is kept,
+    from which the client computes the offsets after the commit.
 
     Attributes:
         target: the partition.
-        firsts: the number of the first record of each batch that was sent.
-        batch_numbers: what `Producer.append` has returned for each of them.
+        firsts: for each batch that was sent, the number of its first record.
+        batch_numbers: for each batch that was sent, the number that `Producer.append` has returned.
         sent_count: how many records were sent.
         offsets: the offsets of the records by their numbers; known after the commit.
     """
@@ -89,7 +89,7 @@ AppendedPlace = tuple[TopicPartition, int]  # a batch that was sent: its partiti
 
 
 class UnsentBatch(NamedTuple):
-    """A batch to send, and its partition."""
+    """A batch that is not sent yet: its records, and its partition."""
 
     records: PartitionBuffer
     batch: BatchBuilder
@@ -109,8 +109,8 @@ class RecordBuffer:
     Attributes:
         partition_counts: the number of partitions of each topic whose records `add_record` accepts.
         partitions: the partitions of the records.
-        first: the place of the first record; None if there is none.
-        last: the place of the last record; None if there is none.
+        first: the place of the first record, which is its partition and its number there; None if there is no record.
+        last: the place of the last record; None if there is no record.
         base_offsets: the base offset of each acknowledged batch by its number, as `BatchProducer.append` has returned it;
             -1 if it is unknown.
         is_due: whether `take_due_batches` has batches to return. The caller should send them before the next `add_record`.
@@ -275,8 +275,8 @@ class RecordBuffer:
             records.unsent = [BatchBuilder()]
 
     def _take_batches(self, records: PartitionBuffer, kept_count: int) -> list[UnsentBatch]:
-        """Remove and return the unsent batches of a partition. The last `kept_count` of them stay in the buffer if they
-        have space for more records.
+        """Remove and return the unsent batches of a partition. Of the last `kept_count` batches, those that have space
+        for more records stay in the buffer.
         """
         unsent = records.unsent
         end = len(unsent) - (kept_count if unsent[-1].size < BATCH_SIZE_MAX else 0)

@@ -71,9 +71,9 @@ class Round(NamedTuple):
     Attributes:
         batches: the batches that were read, those of a partition in the order of their offsets.
         at_end: the partitions whose last readable record was read.
-        failures: by partition, the reason why it was not read. The next round tries again.
-        moved: partitions whose position was not in the log any more, with the old position. The reader continues at the
-            start of the log.
+        failures: the partitions that could not be read, each with the reason. The next round tries again.
+        moved: the partitions in which the offset to read next was deleted from the log, each with this offset. The
+            reader continues there at the start of the log.
     """
 
     batches: list[ReadBatch]
@@ -83,7 +83,7 @@ class Round(NamedTuple):
 
 
 class RecordReader:
-    """Reads partitions, each from its position on.
+    """Reads the records of several partitions, each from its own position on.
 
     Args:
         cluster: the brokers.
@@ -118,7 +118,7 @@ class RecordReader:
         return [target for target in self.positions if target not in self.paused]
 
     def read_round(self, wait_s: float) -> Steps[Round]:
-        """Send one Fetch request to each leader, and return what they have.
+        """Send one Fetch request to each leader, and return the records and errors of their responses.
 
         Args:
             wait_s: how long a leader may wait for a record if there is none.

@@ -224,12 +224,12 @@ class _Reader:
                     f"the security setting {prefix}{name} is unknown{hint or '; docs/client.md lists the settings'}"
                 )
             if known in self._values:
-                raise self._refusal(f"{known} is given twice: as {name}, and by its other name")
+                raise self._refusal(f"{known} is given twice: as {name}, and by its other name. Give it once")
             if known == TOKEN_FUNCTION:
                 if not callable(value):
                     raise self._refusal(f"{known} is not a function")
             elif not isinstance(value, str):
-                raise self._refusal(f"the value of {known} is not text")
+                raise self._refusal(f"the value of {known} must be text")
             elif not known.endswith(".location") and not _is_unicode(value):
                 raise self._refusal(f"{known} has bytes that are not UTF-8")  # from the environment
             self._values[known] = value
@@ -384,7 +384,9 @@ class _Reader:
         return LoginCredentials(mechanism, token_path=unquote(parts.path), token=function)
 
     def _add_options(self, options: Mapping[str, str]) -> None:
-        """Convert the options of the JAAS login module to the settings with the same meaning."""
+        """Add the options of the JAAS login module (the text of `sasl.jaas.config`) to the settings, under the names of
+        the settings with the same meaning.
+        """
         for option, name in TOKEN_OPTIONS.items():
             if option in options:
                 self._refuse_both(JAAS, name)
@@ -411,5 +413,7 @@ class _Reader:
 
 
 def _lines(text: str) -> str:
-    r"""Return a PEM text with real line ends. A file of properties may have a backslash and an n for each line end."""
+    r"""Return a PEM text with real line ends. In a file of properties, each line end may be written as a backslash and
+    an n.
+    """
     return text.replace("\\n", "\n")

@@ -36,7 +36,7 @@ class ClientSettings:
         client_id: the name of the client in the broker's log, metrics and quotas.
         compression: the codec of the batches that the client writes.
         timeout_s: how long a broker may take to respond to a request.
-        backoff_s: the first pause between two attempts, and the greatest one.
+        backoff_s: a pair: the first pause between two attempts, and the longest one, in seconds.
     """
 
     security: SecuritySettings = PLAINTEXT

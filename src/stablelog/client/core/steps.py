@@ -1,7 +1,8 @@
-"""Effects: what the steps of the client need from the shell that runs them, such as sending bytes.
+"""Effects: the I/O operations that the steps of the client ask for, such as sending bytes.
 
-Steps are generators. A step that needs I/O yields an effect. The shell carries the effect out, and sends the result
-back or throws the error. So the same steps run over blocking sockets, over asyncio, and in tests over a script.
+Steps are generators. To do I/O, they yield an effect. The code that runs them (the *shell*) carries the effect out, and
+sends its result back into the generator, or throws its error there. So the same steps run over blocking sockets, over
+asyncio, and in tests over a script.
 """
 
 from collections.abc import Callable, Generator
@@ -70,8 +71,8 @@ class Now(NamedTuple):
 
 
 class Emit(NamedTuple):
-    """Return an item to the caller of the steps. The steps continue when the caller requests the next item. There is no
-    result.
+    """Hand an item, such as a transaction that was read, to the caller of the steps. The steps continue when the caller
+    requests the next item. There is no result.
     """
 
     item: Any

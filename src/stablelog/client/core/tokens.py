@@ -44,7 +44,7 @@ def get_token(credentials: LoginCredentials, address: str) -> str:
         address: the address of the broker, for error messages.
 
     Raises:
-        AuthenticationError: there is no token, and a retry cannot help.
+        AuthenticationError: no token can be got, and a retry cannot help.
         UnavailableError: the token endpoint does not respond.
     """
     where = f"login at {address} with {OAUTHBEARER}: "

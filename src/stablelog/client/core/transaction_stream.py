@@ -50,8 +50,8 @@ class ReadRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
-    """A whole transaction: all its records in the partitions that are read. If each partition is read separately, these
-    are only its records in one partition.
+    """A whole transaction: all its records in the partitions that are read. If the reader reads each partition
+    separately (`cut=False`), these are only the records in one partition.
 
     Attributes:
         commit_sequence: the number of its commit in the transaction group.
@@ -72,7 +72,7 @@ class TransactionStream:
     Args:
         cluster: the brokers.
         target: the partition.
-        mark: where to begin.
+        mark: how far the partition was read before: the stream begins there.
         topic_id: the id of the topic; None if it is unknown.
         skips_unreadable: whether records that cannot be decoded are left out.
 
@@ -115,14 +115,14 @@ class TransactionStream:
 
     @property
     def end(self) -> int | None:
-        """The position after the last record that can be read. None if transactions are left before it that the caller
-        has not taken.
+        """The position after the last record that can be read. None if the caller has not taken all transactions before
+        it yet.
         """
         return self._position if self._is_at_end and not self._listed else None
 
     @property
     def mark(self) -> Mark:
-        """How far the caller has taken transactions: all before this mark, and none after it."""
+        """How far the partition was read: the caller has taken all transactions before this mark, and none after it."""
         offset = self._listed[0].start_offset if self._listed else self._position
         return Mark(offset, self._after, self._leader_epoch, self._taken_end)
 
@@ -184,8 +184,9 @@ class TransactionStream:
         self._leader_epoch = yield from self._cluster.leader_epoch(*self._target)
         if self._position > found.end_offset:
             raise DataLossError(
-                f"{self._target[0]}-{self._target[1]} ends at {found.end_offset} and was read up to {self._position}: the "
-                "records between are gone"
+                f"{self._target[0]}-{self._target[1]} ends at {found.end_offset} and was read up to "
+                f"{self._position}: the records between are gone. The broker was probably restored from an "
+                "older copy"
             )
         if 0 <= self._position < found.start_offset:
             raise DataLossError(
@@ -312,7 +313,8 @@ class ReaderWait:
             positions: for each partition, where the next transaction begins.
 
         Returns:
-            False, without a wait, if the time limit of the reader has passed.
+            True if the wait has ended because a partition may have changed. False, without a wait, if the time limit of
+            the reader has passed.
 
         Raises:
             RefusedError: a partition does not exist.

@@ -101,8 +101,8 @@ def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> Steps[list[Ac
 
 
 def _numbers(asked: AclFilter) -> dict[str, Any]:
-    """Return the fields of an ACL filter as a request contains them: the name of each field with its value, in which
-    enumerations are Kafka's numbers.
+    """Return the fields of an ACL filter for a request: the value of each field by its name. Kafka's number stands for
+    a member of an enumeration, such as an operation.
     """
     return {
         "resource_type_filter": int(asked.resource_type),

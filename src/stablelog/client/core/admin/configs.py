@@ -66,7 +66,7 @@ def describe_configs(
 
     Raises:
         RefusedError: the resource does not exist, or the user may not describe its settings.
-        UsageError: another kind.
+        UsageError: `kind` is none of these.
         UnavailableError: no broker responds.
     """
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
@@ -99,11 +99,11 @@ def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str,
         cluster: the brokers.
         kind: topic, broker or group.
         name: the name of the topic or group, or the id of the broker; empty for the default of all brokers.
-        changes: setting -> its new value; None removes the setting, so that its default holds again.
+        changes: setting -> its new value; None removes the setting, so that its default applies again.
 
     Raises:
         RefusedError: the resource does not exist, a setting is not valid, or the user may not change it.
-        UsageError: another kind.
+        UsageError: `kind` is none of these.
         UnavailableError: no broker responds.
     """
     from kio.schema.incremental_alter_configs.v1.request import (

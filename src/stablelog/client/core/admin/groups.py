@@ -235,15 +235,17 @@ def offsets_in_response(answer: Any, group_id: str) -> dict[TopicPartition, Comm
 
 def _check_offsets(code: ErrorCode, group_id: str) -> None:
     if code is ErrorCode.unstable_offset_commit:
-        raise RetriableError(f"a transaction with offsets of group {group_id!r} is open")
+        raise RetriableError(
+            f"a transaction with offsets of group {group_id!r} is open: wait until it has ended"
+        )
     if code is ErrorCode.stale_member_epoch:
         raise RetriableError(f"the epoch of the member of group {group_id!r} has changed")
     check(code, f"the offsets of group {group_id!r}")
 
 
 def remove_committed(answer: Any, left: dict[TopicPartition, int]) -> list[tuple[ErrorCode, str]]:
-    """Remove from `left` the partitions whose offsets the broker has accepted, so that `left` contains only those that
-    still have to be committed.
+    """Read the response to a commit of offsets: remove from `left` the partitions whose offsets the broker has
+    accepted, so that only those remain that still have to be committed.
 
     Args:
         answer: the response to OffsetCommit or TxnOffsetCommit.

@@ -62,7 +62,7 @@ class ActiveProducer(NamedTuple):
         producer_epoch: its epoch.
         last_sequence: the sequence number of its last record there; -1 if unknown.
         last_timestamp_ms: the timestamp of its last batch there; -1 if unknown.
-        coordinator_epoch: that of the last marker; -1 if there is none.
+        coordinator_epoch: the coordinator epoch of the last marker; -1 if there is no marker.
         start_offset: the first offset of its open transaction there; -1 if none is open.
     """
 
@@ -175,7 +175,7 @@ def _response_class() -> Any:
 
 
 def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | None) -> Any:
-    """Return a copy of a message class in which one field has another type."""
+    """Return a copy of a message class of the kio library in which one field has another type."""
     from dataclasses import field, fields, make_dataclass
 
     changed = {name: (annotation, {"kafka_type": kafka_type} if kafka_type else {})}
