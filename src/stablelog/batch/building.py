@@ -15,7 +15,8 @@ EMPTY: Final[BatchState] = (0, 0, 0, 0)
 class BatchBuilder:
     """A batch under construction.
 
-    A signal handler may raise an exception at any line of `add`: a record is in the batch only if `state` counts it.
+    A signal handler may raise an exception at any line of `add`. A record therefore belongs to the batch only when
+    `state` counts it, which `add` sets last.
 
     Attributes:
         state: the size and number of the records, and their first and greatest timestamp. Setting it to an earlier
@@ -67,7 +68,9 @@ class BatchBuilder:
         return added
 
     def build(self, codec: Codec) -> bytearray:
-        """Return the bytes of the batch. They do not name a producer yet, because `batch.stamping` writes it later."""
+        """Return the bytes of the batch. The producer id, epoch and sequence number are not set yet; `batch.stamping`
+        writes them later.
+        """
         size, count, base, latest = self.state
         assert count, "a batch of no records"
         del self._body[size:]

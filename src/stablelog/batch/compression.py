@@ -1,8 +1,8 @@
 """Compression of the records of a batch: Kafka's four codecs in Kafka's framings, with a size limit.
 
 A batch from a client may be a decompression bomb: a few kilobytes that decompress to gigabytes. Each function here has
-a limit as an argument, and does not allocate much more memory than this limit. A function that raises an error has freed
-what it has decompressed, because an error keeps the local variables of the functions that it has passed.
+a limit as an argument, and does not allocate much more memory than this limit. Before a function raises an error, it
+frees what it has decompressed: an error keeps the local variables of the functions through which it was raised.
 
 Format: docs/formats.md, "Compression".
 """

@@ -104,7 +104,8 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
     Args:
         header: the header of the original batch.
         records: the records of the copy, as `raw_records` returns them.
-        horizon_ms: the delete horizon to store in the field of the base timestamp; None to leave the field as it is.
+        horizon_ms: the delete horizon (the time from which compaction may remove tombstones, KIP-534), which is stored
+            in the field of the base timestamp; None to leave the field as it is.
     """
     assert records
     base_timestamp, attributes = header.base_timestamp, header.attributes
@@ -144,7 +145,9 @@ def without_records(header: BatchHeader) -> bytes:
 
 
 def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
-    """Build a filler: a batch without producer and records that covers the offsets [base_offset, end_offset)."""
+    """Build a *filler*: a batch without a producer and without records that takes up the offsets [base_offset,
+    end_offset), so that no offset is missing between batches.
+    """
     assert base_offset < end_offset
     header = BatchHeader(
         base_offset=base_offset,

@@ -81,8 +81,8 @@ assert HEADER.size == 61
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. A value with `last` in its name is inclusive: the last offset is that of the last
-    record. A value with `next` in its name is the one after it.
+    """The header of one batch. In names, `last` means inclusive: the last offset is that of the last record. `next`
+    means the value after the last one.
     """
 
     base_offset: int
@@ -176,7 +176,8 @@ def read_header(buffer: Buffer, position: int = 0, buffer_begin: int = 0) -> Bat
         )
     if header.batch_length < HEADER.size - LENGTH_AND_OFFSET_SIZE:
         raise DamageError(
-            f"batch at byte {buffer_begin + position} has batch_length {header.batch_length}, which no batch can have"
+            f"batch at byte {buffer_begin + position} has batch_length {header.batch_length}, which no "
+            "batch can have"
         )
     if header.last_offset_delta < 0 or header.record_count < 0:
         raise DamageError(
@@ -201,7 +202,7 @@ def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHe
 
 
 def crc_holds(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the CRC in the header matches the batch's bytes. The whole batch must be in the buffer."""
+    """Return whether the CRC in the header matches the batch's bytes. The whole batch must be in the buffer."""
     end = position + header.size
     assert end <= len(buffer)
     return crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
@@ -225,8 +226,8 @@ def assemble(header: BatchHeader, packed: bytes) -> bytes:
 
 def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
     """Build a batch without records that takes the offsets [start, end), or only the first `EMPTY_COUNT_MAX` of them if
-    there are more. Clients skip the offsets of such a batch. They also do so for a batch whose records compaction has
-    removed.
+    there are more. Clients skip the offsets of such a batch. They can do this because compaction also leaves such
+    batches.
     """
     count = min(end - start, EMPTY_COUNT_MAX)
     return assemble(BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, 0), b"")

@@ -2,7 +2,7 @@
 
 A proven batch has exactly as many records as its header says, with the offset deltas 0, 1, 2 and so on, and all its
 lengths fit. Every Kafka client can decode such records. The proof makes no object of a record, because a broker proves
-each batch that it gets. Records are proven in three ways, of which each is faster than the one before:
+each batch that it gets. Records are proven in three ways, from the slowest to the fastest:
 
 - `_read_head` and `_read_headers` decode one record with all checks, and find what is wrong with it.
 - `_walk` passes over records of the usual form, whose lengths take at most two bytes. It stops before any other record.
@@ -115,7 +115,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
         What the proof has learnt about the records, as `prove` returns it.
 
     Raises:
-        DamageError: as `prove`.
+        DamageError: the records are not well-formed: see `prove`.
     """
     keyless, time_size = NO_RECORD, 1
     number = at = 0
@@ -261,7 +261,7 @@ def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, 
 
 
 def _pass_headers(data: bytes, at: int, count: int) -> int:
-    """Return the end of `count` headers; -1 if one of them does not have the usual form."""
+    """Return the position after `count` headers that begin at `at`; -1 if one of them does not have the usual form."""
     for _ in range(count):
         name = data[at]
         if name & 1 or name >= _ONE_BYTE:
@@ -294,7 +294,7 @@ def _read_int(data: bytes, at: int, end: int, number: int) -> tuple[int, int]:
 
 
 def _after_long(data: bytes, at: int, end: int, number: int) -> int:
-    """Return the position after a varint of 64 bits."""
+    """Return the position after the varint of up to 64 bits that begins at `at`."""
     for place in range(at, min(at + _LONG_SIZE_MAX, end)):
         byte = data[place]
         if byte < _ONE_BYTE:

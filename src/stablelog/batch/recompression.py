@@ -1,7 +1,7 @@
 """Change of the compression codec of a batch.
 
-The records keep all their bytes, and so their offsets and timestamps. The header changes only in the codec, the length
-and the CRC.
+The bytes of the records stay the same, and so do their offsets and timestamps. The header changes only in the codec,
+the length and the CRC.
 
 Format: docs/formats.md, "Record batch", "Compression".
 """

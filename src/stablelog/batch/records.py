@@ -288,13 +288,13 @@ def find_by_time(
 
 
 def is_decoded_quickly(header: BatchHeader) -> bool:
-    """Whether a batch with this header is certainly decoded within some milliseconds."""
+    """Return whether it is certain, from the header alone, that the batch can be decoded within some milliseconds."""
     return header.codec is Codec.NONE and header.size <= QUICK_SIZE_MAX
 
 
 def decode_if_small(batch: Buffer, position: int = 0) -> list[Record] | None:
-    """Decode the records of a client's batch. Return None if the batch is too large, if its records cannot be decoded,
-    or if they contradict the batch's header.
+    """Decode the records of a client's batch, if this takes little time. Return None if the batch is too large, if its
+    records cannot be decoded, or if they contradict the batch's header.
     """
     header = read_header(batch, position)
     if header.record_count > LOOK_COUNT_MAX:

@@ -1,4 +1,6 @@
-"""Writing of producer id, producer epoch and base sequence into a batch whose other bytes are complete."""
+"""Stamping of a batch: the producer id, producer epoch and base sequence are written into a batch that is otherwise
+complete.
+"""
 
 import struct
 

@@ -1,7 +1,7 @@
 """Iteration over the records of a batch as plain values, without an object for each record, for fast readers.
 
-A varint of one byte, which most are, is read in place; `read_varint` reads the others. `records.read_headers` reads the
-headers of a record.
+Most varints have one byte, and are read without a function call; `read_varint` reads the others. `records.read_headers`
+reads the headers of a record.
 
 Format: docs/formats.md, "Record".
 """

@@ -18,8 +18,8 @@ ROWS_AT_ONCE: Final = 500
 
 
 def encode_acls(bindings: Iterable[AclBinding]) -> bytes:
-    """Encode the content of `acls.json`. This is done in parts, because the JSON encoder lets no other thread run
-    meanwhile, not even the event loop.
+    """Encode the content of `acls.json`. The bindings are encoded in several parts, because no other thread, such as
+    that of the event loop, runs during a call of the JSON encoder.
     """
     rows = map(_row, bindings)
     parts = []

@@ -47,12 +47,12 @@ class ListedTopic:
 
     @cached_property
     def checked_entry(self) -> str:
-        """The topic's entry in the text that the CRC of the file covers."""
+        """The topic's entry in the form over which the CRC of the file is computed (JSON without spaces)."""
         return _compact({self.name: self._fields()})[1:-1]
 
     @property
     def is_commit_ordered(self) -> bool:
-        """Whether read-committed readers get the topic's records in commit order."""
+        """Whether the topic is commit-ordered: read-committed readers get its records in the order of the commits."""
         return order_of(self.configs) == "commit"
 
     def _fields(self) -> dict[str, Any]:
@@ -127,12 +127,14 @@ def encode_catalog(
 
 
 def _compact(content: dict[str, Any]) -> str:
-    """Encode as JSON without spaces and with sorted names, as the CRC of the list of topics covers it."""
+    """Encode as JSON without spaces and with sorted names: the form over which the CRC of the list of topics is
+    computed.
+    """
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def _crc(checked: str) -> str:
-    """Return the CRC of the list of topics, as eight hex digits."""
+    """Return the CRC of the list of topics in its checked form, as eight hex digits."""
     return f"{crc32c(checked.encode()):08x}"
 
 

@@ -81,8 +81,8 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
 
 
 def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
-    """Read the offsets in a checkpoint file. If it is damaged, log the damage and its `consequence`, and return no
-    offsets.
+    """Read the offsets in a checkpoint file. If it is damaged, log the damage with the text `consequence`, which says
+    what follows from it, and return no offsets.
     """
     try:
         return read_offset_checkpoint(disk, path)
@@ -121,7 +121,7 @@ class OffsetCheckpoint:
         self.offsets: Offsets = {}
 
     def use_recorded(self, offsets: Offsets) -> None:
-        """Begin with the offsets that the caller has read from the file."""
+        """Set the offsets that the file has at the start. The caller has read them from the file."""
         self.offsets = offsets
         self._is_recorded = True
 
@@ -149,7 +149,7 @@ class OffsetCheckpoint:
         already, so that no write is needed. A thread may call this.
 
         Args:
-            anyway: whether to return the offsets even if the file has them.
+            anyway: whether to return the offsets even if the file has the same ones.
         """
         # Read the change count before the offsets: if a partition is deleted during this call, the offsets are outdated
         # and must not be written.

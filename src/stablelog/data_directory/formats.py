@@ -117,7 +117,8 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, UnknownFo
 
 
 def check_partition_formats(disk: Disk, directory: Path) -> None:
-    """Check that this release reads the versions of a partition's files. Damage that a start repairs is ignored.
+    """Check that this release reads the versions of a partition's files. Damage that a start of the broker repairs is
+    ignored.
 
     Raises:
         UnknownFormatError: this release does not read the version of a file. The error names the file.
@@ -173,7 +174,7 @@ def _newer_in_log(
 def _check_records(
     disk: Disk, path: Path, values: dict[int, ReadVersions], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the versions of the records in a log file, up to the first damaged or torn batch."""
+    """Check the versions of the records in a log file, up to the first batch that is damaged or incomplete."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

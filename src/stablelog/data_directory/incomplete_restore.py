@@ -45,8 +45,8 @@ def encode_restoring(nonces: Iterable[bytes]) -> bytes:
 def read_restoring(disk: Disk, directory: Path) -> frozenset[bytes]:
     """Return the nonces of interrupted restores that have published manifests.
 
-    A damaged file counts as one without nonces. The next restore then takes the manifests of the interrupted ones for
-    those of finished restores, and leaves out more offsets and numbers than necessary.
+    A damaged file counts as one without nonces. The next restore then treats the manifests of interrupted restores like
+    those of finished ones. This is safe: it only skips more offsets and numbers than necessary.
 
     Raises:
         UnknownFormatError: a later release has written the file.

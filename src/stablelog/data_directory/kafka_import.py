@@ -83,7 +83,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
     """Find the partitions that have a directory with Kafka's files, by topic, with the topic ids in these files.
 
     Raises:
-        DamageError: as `find_topics`.
+        DamageError: a directory is missing or belongs to stablelog: see `find_topics`.
     """
     found: dict[str, dict[int, uuid.UUID | None]] = {}
     for name in disk.list_dir(directory):
@@ -128,8 +128,8 @@ def _check_holes(directory: Path, topic: str, partitions: Collection[int], wante
 
 
 def _check_is_kafkas(disk: Disk, partition: Path) -> None:
-    """Raise DamageError if a partition's directory has a file that only stablelog writes: then this is a stablelog
-    directory that has lost its list of topics.
+    """Check that a partition's directory is one of Kafka. Raise DamageError if it has a file that only stablelog
+    writes: then this is a stablelog directory that has lost its list of topics.
     """
     for name in disk.list_dir(partition):
         if name in OUR_NAMES or name.endswith(OUR_SUFFIXES):

@@ -27,7 +27,7 @@ class Meta:
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to; empty if the file does not have it.
         node_id: id of the broker that the directory belongs to; None if the file does not have it.
-        fault: a defect because of which the broker writes the file again; None if there is none.
+        fault: in words, what is wrong with the file, so that the broker writes it again; None if nothing is.
     """
 
     cluster_id: str
@@ -79,7 +79,9 @@ def _fault(pairs: dict[str, str], version: int | None) -> str | None:
 
 
 def node_id_of(disk: Disk, directory: Path) -> int | None:
-    """Return the id of the broker that a data directory belongs to, from `meta.properties`; None if it is not there."""
+    """Return the id of the broker that a data directory belongs to, from `meta.properties`; None if the file is missing
+    or does not have it.
+    """
     with contextlib.suppress(FileNotFoundError):
         return node_id_in(decode_meta(disk.read_bytes(directory / META_FILE)))
     return None
@@ -107,5 +109,5 @@ def node_id_in(properties: Mapping[str, str]) -> int | None:
 
 
 def parse_natural(text: str) -> int | None:
-    """Parse a number of 1 to 10 ASCII digits; return None for any other text."""
+    """Return the number for a text of 1 to 10 ASCII digits; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(1 << 31)) else None

@@ -1,4 +1,4 @@
-"""Names in a data directory: of the disk reserve, and of partitions' directories."""
+"""Names in a data directory: that of the disk reserve file, and those of partitions' directories."""
 
 import re
 from pathlib import Path

@@ -42,8 +42,9 @@ class FileKind(NamedTuple):
     Attributes:
         name: the name of the file.
         key: the key of its line in `meta.properties`.
-        what: the content, for error messages: `the broker's settings`.
-        why: what the file has, for error messages: `the settings that were changed while the broker ran`.
+        what: a short description of the content, for error messages: `the broker's settings`.
+        why: a longer description of the content, for the error message about a lost file: `the settings that were
+            changed while the broker ran`.
         version: the greatest version of the format that this release reads.
         is_private: whether only the owner of the file may read it.
     """

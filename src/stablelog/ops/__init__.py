@@ -1,1 +1,3 @@
-"""Tools that work on the files of a running or stopped broker, without its protocol: inspect, verify, repair, restore."""
+"""Tools that work directly on the files of a running or stopped broker, not through its protocol: inspect, verify,
+repair, restore.
+"""

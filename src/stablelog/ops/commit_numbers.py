@@ -69,7 +69,9 @@ class AssignedNumbers:
         return self.sequence_ends.get(group, FIRST_SEQUENCE)
 
     def add_batch(self, header: BatchHeader, batch: bytes) -> None:
-        """Record the producer id of a batch of any partition and, if the batch is a marker, its commit sequence."""
+        """Record the producer id of a batch as assigned. If the batch is a commit marker, also record its commit
+        sequence.
+        """
         self.add_producer_id(header.producer_id)
         if not header.is_control:
             return
@@ -78,7 +80,9 @@ class AssignedNumbers:
             self._raise_sequence_end(marker.group, marker.commit_sequence + 1)
 
     def add_producer_id(self, producer_id: int) -> None:
-        """Record a producer id as assigned. Ids that no coordinator can have assigned are ignored."""
+        """Record a producer id as assigned. An id that no coordinator can have assigned (a client may send any number)
+        is ignored.
+        """
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
@@ -114,13 +118,15 @@ class AssignedNumbers:
 
 
 def group_of_directory(directory: Path) -> str | None:
-    """Return the transaction group whose commit log a partition's directory is; None if it is of another topic."""
+    """Return the transaction group if the directory is that of a partition of its commit log; None if it belongs to
+    another topic.
+    """
     return group_of_log(directory.name.rpartition("-")[0])
 
 
 def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
     """Return the directories of the commit logs by transaction group, each list in the order of the partition numbers.
-    A coordinator writes only to the first of them.
+    A coordinator writes only to the first partition of its commit log.
     """
     found: dict[str, list[Path]] = {}
     for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -139,7 +145,7 @@ def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers
 
     Args:
         disk: the disk of the directories.
-        partitions: the partition directories. Damaged bytes are skipped; the batches after them count.
+        partitions: the partition directories. Damaged bytes are skipped, and the batches after them are read.
 
     Raises:
         UnknownFormatError: a later release has written a record of a commit log, possibly after damage. The message
@@ -187,8 +193,8 @@ def next_numbers(
         assigned: the numbers that coordinators have assigned.
         logged: the next numbers in each commit log, by transaction group. All groups take producer ids from one range.
         group: the transaction group.
-        is_cut: whether the end of the group's commit log was cut off. It may have reserved producer ids that no
-            partition has.
+        is_cut: whether the end of the group's commit log was cut off. The lost part may have reserved producer ids that
+            no batch contains yet.
 
     Returns:
         The content of the record to append to the group's commit log; None if the commit log already has numbers that
@@ -219,7 +225,7 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        with_cuts: whether the bytes that `stablelog repair` has cut off are read, too.
+        with_cuts: whether to read also the files with the bytes that `stablelog repair` has cut off.
     """
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):

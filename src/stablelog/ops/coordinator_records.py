@@ -1,7 +1,7 @@
 """Decoder of the records in coordinators' logs into named fields, for the output of `stablelog inspect`.
 
-The output is like that of Kafka's dump tool with `--transaction-log-decoder` and `--offsets-decoder`, with stablelog's
-own fields. Fields without a value (no previous producer, no expiry) are left out.
+The output is like that of Kafka's dump tool with `--transaction-log-decoder` and `--offsets-decoder`. It also has the
+fields that only stablelog writes. Fields without a value (no previous producer, no expiry) are left out.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ def describer_of(directory: str) -> Describe | None:
 
 
 def describe_commit_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
-    """Decode key and value of a record of the commit log into named fields; None for an unknown kind of record. A null
-    value is a tombstone.
+    """Decode key and value of a record of the commit log into named fields. A value of None is a tombstone. Return None
+    for an unknown kind of record.
     """
     try:
         subject = transaction_records.read_key(key)
@@ -67,8 +67,8 @@ def describe_commit_record(key: bytes, value: bytes | None) -> DescribedRecord |
 
 
 def describe_offsets_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
-    """Decode key and value of a record of the offsets log into named fields; None for an unknown kind of record. A null
-    value is a tombstone.
+    """Decode key and value of a record of the offsets log into named fields. A value of None is a tombstone. Return
+    None for an unknown kind of record.
     """
     try:
         subject = group_records.read_key(key)

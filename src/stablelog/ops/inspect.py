@@ -114,7 +114,9 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
 
 
 def _kind_of(name: str) -> str:
-    """Return the key of a file's kind in `_KINDS`: its suffix, its name, or the beginning of its name."""
+    """Return the key under which `_KINDS` has the kind of a file: the suffix of its name, its whole name, or the
+    beginning of its name.
+    """
     if has_offset(name):
         return name[OFFSET_DIGITS:]
     return REMOTE_PART_PREFIX if name.startswith(REMOTE_PART_PREFIX) else name.lstrip(".")
@@ -282,8 +284,8 @@ def _segment_rows(segments: Iterable[RemoteSegment]) -> Iterator[Row]:
 
 
 def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
-    """Yield a row for each part of a manifest, which is a separate object with some of its segments, and then a row for
-    each segment that is in no part.
+    """Yield the rows of a manifest: first a row for each of its parts (separate objects, each with some of the
+    segments), then a row for each segment that is in the manifest itself.
     """
     for part in manifest.parts:
         yield part.base_offset, None, part.size, f"PART ({part.segment_count} segments)", part.part_id.hex

@@ -4,7 +4,7 @@
 2. The code of the broker opens and recovers the directory, and all its files are verified. Until here the store has not
    changed, and the lost broker, if it still runs, can continue.
 3. The restore takes over the chains of manifests, so that the lost broker cannot publish any more. If it has published
-   until then, steps 1 and 2 are repeated.
+   something since step 1, steps 1 and 2 are repeated.
 4. The restore publishes its own manifests, and brokers may use the directory.
 
 A restore may be killed at any step. The same command, run again, gives the result of an undisturbed restore
@@ -53,7 +53,7 @@ def restore(
     Args:
         store: the object store, with the prefix of the cluster.
         disk: the disk of the directory.
-        directory: the data directory. It must be missing, empty, or left by an interrupted restore.
+        directory: the data directory. It must be missing, empty, or the rest of an interrupted restore.
         now_ms: the time of the clock.
         progress: called with (the present step, items done, items in all).
 
@@ -66,7 +66,7 @@ def restore(
         UnknownFormatError: a later release has written an object; nothing was written to the directory.
         DamageError: an object is damaged or missing; nothing was written to the directory. Or a broker cannot use the
             directory.
-        DiskError: the disk refuses a write. A broker refuses the directory.
+        DiskError: the disk refuses a write. The directory is incomplete, and a broker refuses to use it.
     """
     with RestoredDirectory(disk, directory) as target:
         prefix = Prefix(store)

@@ -1,4 +1,5 @@
-"""The plan of a restore: decides what it writes, from what the object store has of the cluster. Without I/O.
+"""The plan of a restore: from what the object store has of the cluster, it decides what the restored directory
+contains. It does no I/O.
 
 Source: docs/decisions/0026-restore.md.
 """
@@ -132,8 +133,8 @@ class _Planner:
             log.raise_producer_ids_end(producer.producer_id)
 
     def _store_has(self, at: TopicPartition, txn: TransactionMetadata) -> bool:
-        """Whether the store has a committed transaction completely in one partition. A transaction that began before
-        the end in the store has ended there.
+        """Return whether the store has all records of a committed transaction in one partition. Its end is in the store
+        if its beginning is, because a copy never ends inside an open transaction.
         """
         stored = self._stored.get(at)
         if stored is None or is_coordinator_log(at[0]):
@@ -154,9 +155,10 @@ class _Planner:
     def _open_parts(self, at: TopicPartition, stored: Stored) -> Iterator[tuple[OpenPart, LeftOut]]:
         """Find the transactions whose markers are not in the store, so that the restore must abort them in a partition.
 
-        All of them were decided when the partition was copied. If the store has all records of a committed transaction,
-        and lacks only its marker, the broker writes the marker when it opens the partition. It cannot do so in a
-        commit-ordered topic: it builds the commit index from the local segments, which have none of these records.
+        All of these transactions were decided when the partition was copied. If only the marker of a committed
+        transaction is missing, the broker can write it when it opens the partition. In a commit-ordered topic it
+        cannot, because it would have to add the transaction to a commit index that it builds from local segments, and
+        these do not have its records.
 
         Yields:
             For each transaction, an `OpenPart`, which names what to abort in the partition, and a `LeftOut`, which
@@ -195,8 +197,8 @@ class _Planner:
         """Return the greatest commit sequence of a commit that may be torn in commit-ordered topics; -1 if there is
         none.
 
-        The commit log names the partitions of its commits. Of earlier commits, which were trimmed from the log, only
-        partitions with a lower last commit sequence may lack a marker.
+        For commits that are in the commit log, the partitions are known. A commit that was trimmed from the log may
+        lack a marker only in partitions whose last commit sequence is lower.
         """
         latest = {
             at: one.latest_sequence
@@ -291,7 +293,7 @@ class _Planner:
         )
 
     def _published_manifest(self, at: TopicPartition, stored: Stored) -> Manifest:
-        """Return the manifest to publish. A later restore continues above the numbers in it."""
+        """Return the manifest to publish. It contains the numbers above which a later restore must continue."""
         log_end = stored.log_end if is_coordinator_log(at[0]) else gap_end(stored)
         topic = self._topics[at[0]].published
         return stored.manifest._replace(
@@ -329,5 +331,5 @@ class _Planner:
 
 
 def _remote_partition(topic: StoredTopic, index: int) -> RemotePartition:
-    """Return a partition of a topic, which need not have a manifest."""
+    """Return the name of a partition in the store. The store need not have a manifest of it."""
     return next(iter(topic.partitions.values())).partition._replace(partition=index)

@@ -24,7 +24,8 @@ class PartitionLoss(NamedTuple):
         log_start: the first offset of the restored log.
         lost_from: the first offset whose record is lost.
         log_end: the last log end offset that a manifest recorded; None if none did.
-        log_end_ms: the time of this record, in ms since 1970; None if none did.
+        log_end_ms: the time at which this manifest was published, in ms since 1970; None if no manifest recorded a log
+            end offset.
         next_offset: the offset of the first new record; None for the log of a coordinator.
     """
 
@@ -57,7 +58,7 @@ class GroupAhead(NamedTuple):
 
 class LeftOut(NamedTuple):
     """A transaction that the restore aborts in one partition, because the store may have only some of its records
-    there. So no reader gets a part of it.
+    there. Because it is aborted, no reader gets only a part of it.
 
     Attributes:
         transactional_id: the transactional id; None if the commit log does not have the transaction any more.
@@ -65,7 +66,7 @@ class LeftOut(NamedTuple):
         topic: the name of the topic.
         partition: the number of the partition.
         first_offset: the offset of its first record in the partition.
-        record_count: how many of its records the store has of the partition.
+        record_count: how many of its records in the partition the store has.
     """
 
     transactional_id: str | None

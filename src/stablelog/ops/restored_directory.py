@@ -72,7 +72,8 @@ class RestoredDirectory:
         names = disk.list_dir(path) if disk.is_dir(path) else []
         if (names and RESTORING_FILE not in names) or (disk.exists(path) and not disk.is_dir(path)):
             raise UsageError(
-                f"{path} is not empty: a restore needs a new directory, and changes none that has files"
+                f"{path} is not empty: a restore needs a new directory, so name a directory that does not "
+                "exist, or an empty one"
             )
         self.void = read_restoring(disk, path)
         self._lock: DirectoryLock | None = None
@@ -196,8 +197,9 @@ class RestoredDirectory:
         )
 
     def record_nonce(self, nonce: bytes) -> None:
-        """Record the nonce of this restore, before it publishes its first manifest. Durable on return. Raises
-        DiskError.
+        """Record the nonce (random id) of this restore in the directory. The caller does this before it publishes its
+        first manifest, so that a later restore recognises the manifests of an interrupted one. Durable on return.
+        Raises DiskError.
         """
         self._disk.write_atomic(self._path / RESTORING_FILE, encode_restoring({*self.void, nonce}))
 

@@ -35,7 +35,8 @@ class StoredTopic:
         name: the name.
         partitions: what the store has of each partition with a manifest, by index.
         published: the state of the topic in its last manifest.
-        logs: for the log of a coordinator, the contents of the copied log files, by partition and base offset.
+        logs: the contents of the copied log files, by partition and base offset, if the topic is the log of a
+            coordinator; otherwise empty.
     """
 
     name: str
@@ -48,8 +49,9 @@ def all_partitions(prefix: Prefix) -> list[RemotePartition]:
     """Return all partitions in the store, in the order in which a restore takes over their manifests: first topics,
     then the offsets logs, then the commit logs.
 
-    After its manifests are taken over, a log gets no more records in the store. In this order, a log whose records
-    other logs need is taken over after those logs, so that it still gets these records.
+    After the takeover of its manifests, nothing more is copied from a log to the store. The commit logs come last,
+    because the markers in the other logs need their decisions: a decision can then not be missing in the store while a
+    marker that depends on it is there.
     """
     found = [one for topic in prefix.topics() for one in prefix.partitions(topic)]
     return sorted(found, key=lambda one: (group_of_log(one.topic) is not None, is_coordinator_log(one.topic)))
@@ -124,7 +126,7 @@ def read_settings(prefix: Prefix) -> Dynamic:
         try:
             return decode_settings(content)
         except DamageError as error:
-            raise DamageError(f"{key}: {error}") from None
+            raise DamageError(f"{key} is damaged: {error}") from None
 
 
 def _pairs(content: bytes, position: int) -> list[Pair]:

@@ -26,7 +26,7 @@ CLOCK_DIRECTORY: Final = "check"
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """The garbage of one partition.
+    """The garbage of one partition: its objects that can be deleted.
 
     Attributes:
         partition: the partition.
@@ -102,8 +102,8 @@ def find_garbage(
 
 
 def delete_garbage(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
-    """Delete garbage, and yield each object after its deletion. Objects that a broker has published meanwhile stay.
-    Raises the errors of `find_garbage`, because the last manifest is read again.
+    """Delete garbage, and yield each object after its deletion. Objects that a broker has published meanwhile stay. The
+    last manifest is read again before, so this raises the errors of `find_garbage`.
     """
     assert not garbage.is_pinned, "a reader needs it"
     named = set() if garbage.is_deleted else _named_keys(prefix, garbage.partition)
@@ -118,10 +118,13 @@ def _named_keys(prefix: Prefix, partition: RemotePartition) -> set[str]:
 
     Raises:
         DamageError: the partition has no manifest, or the manifest or a part of it is damaged or missing.
-        StoreError, UnknownFormatError: as `find_garbage`.
+        StoreError, UnknownFormatError: the manifest cannot be read: see `find_garbage`.
     """
     manifest = prefix.last_manifest(partition)
     if manifest is None:
         # If the manifests were lost, the segments are not garbage.
-        raise DamageError(f"{partition.chain} has no manifest, and the partition has segments: they stay")
+        raise DamageError(
+            f"{partition.chain} has no manifest, and the partition has segments: they stay. Restore the "
+            "manifests"
+        )
     return named_keys(partition, manifest)

@@ -1,7 +1,7 @@
 """The objects of partitions in an object store: how many there are, and whether they match the manifest.
 
-These functions only read. They may run while a broker uses the store: objects that the broker has deleted meanwhile are
-no fault.
+These functions only read. They may run while a broker uses the store: objects that the broker deletes meanwhile are not
+reported as missing.
 """
 
 from collections.abc import Iterator
@@ -156,7 +156,9 @@ class Verification:
                 yield ObjectFault(key, str(error).removeprefix(f"{key}: "))
 
     def _is_named(self, segment: RemoteSegment) -> bool:
-        """Whether the present manifest still has a segment, which the broker may have deleted meanwhile."""
+        """Return whether the last manifest in the store still names a segment. A broker may have deleted the segment
+        since the manifest was first read.
+        """
         return any(one.segment_id == segment.segment_id for one in self._live())
 
     def _check_log(self, key: str, segment: RemoteSegment) -> None:

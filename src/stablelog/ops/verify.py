@@ -102,8 +102,8 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 
 
 def until_unreadable(path: Path, findings: Iterator[FileFinding]) -> Iterator[FileFinding]:
-    """Yield these findings. If a file cannot be read while they are being found, yield a last finding for `path` that
-    says so, instead of raising the error.
+    """Yield the findings of an iterator. If the iterator raises an error because a file cannot be read, yield a last
+    finding about `path` that describes this error.
     """
     try:
         yield from findings
@@ -223,15 +223,15 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
 
 
 def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
-    """Read the list of topics; None if it is missing or cannot be read."""
+    """Read and return the list of topics; None if it is missing or damaged."""
     with contextlib.suppress(DamageError, UnknownFormatError):
         return read_catalog(disk, directory)
     return None
 
 
 def _start_files(topic: ListedTopic) -> list[str]:
-    """Return the names of the files that each partition of a topic must have, because they record where the log and its
-    commit-ordered view begin.
+    """Return the names of the files that each partition of a topic must have: those that record at which offset the log
+    begins and, in a commit-ordered topic, at which position in commit order.
     """
     return [LOG_START_FILE, VIEW_START_FILE] if topic.is_commit_ordered else [LOG_START_FILE]
 

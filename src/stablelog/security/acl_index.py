@@ -1,10 +1,10 @@
 """Index of the rules (ACL bindings): finds the rules that apply to a resource, a principal and a host.
 
-For each pattern, and each principal and host in its rules, the index holds a number with one bit for each operation that
-the rules allow, and one for each that they deny. These numbers are the rules: there is no other list.
+For each pattern, and each principal and host in its rules, the index holds two numbers: one with a bit for each
+operation that the rules allow, and one with a bit for each that they deny. There is no other list of the rules.
 
-The cost of a lookup does not depend on the number of rules. It depends on the number of lengths that the names of
-prefixed patterns of the type have.
+The cost of a lookup does not depend on the number of rules. It depends on how many different lengths the names of the
+prefixed patterns have.
 """
 
 from collections import Counter, defaultdict
@@ -69,7 +69,9 @@ class Names:
             names.pop(pattern.name, None)
 
     def prefixes(self, name: str) -> list[str]:
-        """Return those beginnings of a name that have the length of some prefixed pattern."""
+        """Return the beginnings of a name that could be prefixed patterns: those whose length is that of at least one
+        such pattern.
+        """
         return [name[:length] for length in self.lengths if length <= len(name)]
 
     def rules_of(self, name: str, prefixes: list[str]) -> Rules:
@@ -156,7 +158,7 @@ class AclIndex:
         self._count -= 1
 
     def _change(self, binding: AclBinding) -> None:
-        """Add a new rule, or remove an existing one, in all indexes except `_held`."""
+        """Add a rule to all indexes except `_held` if it is new, or remove it if it exists."""
         pattern, holder = binding.pattern, (binding.principal, binding.host)
         holders = self._patterns.setdefault(pattern, {})
         rules = holders.get(holder, NOTHING) ^ _bit(binding)
@@ -179,7 +181,7 @@ class AclIndex:
                 del self._hosts[binding.host]
 
     def names_host(self, host: str) -> bool:
-        """Return whether a rule names this host; rules for all hosts do not count."""
+        """Return whether at least one rule is for exactly this host. Rules for all hosts are not considered."""
         return host in self._hosts
 
     def find(self, principal: str, host: str, resource_type: ResourceType, name: str) -> Masks:
@@ -193,7 +195,7 @@ class AclIndex:
         return Masks(rules & (1 << DENIED_SHIFT) - 1, rules >> DENIED_SHIFT)
 
     def has_rules(self, resource_type: ResourceType, name: str) -> bool:
-        """Return whether any rule, of whatever principal, applies to a resource."""
+        """Return whether at least one rule applies to a resource, for any principal."""
         names = self._of_type[resource_type]
         return names.rules_of(name, names.prefixes(name)) != NOTHING
 
@@ -244,7 +246,7 @@ def _holders(principal: str, host: str) -> tuple[Holder, ...]:
 
 
 def _is_denied(allowed: Pattern, denied: list[set[Pattern]]) -> bool:
-    """Return whether rules deny every resource that a pattern allows."""
+    """Return whether every resource of the pattern `allowed` is denied by a pattern in `denied`."""
     if not denied:
         return False
     ends = range(1, len(allowed.name) + 1)

@@ -1,7 +1,7 @@
-"""A right that an API needs: the operation on the resource, and what a client without the right gets.
+"""A right that a client needs for an API: the operation on a resource, and what happens to a request without the right.
 
-The declaration of each API in `broker.apis` lists its rights. Its handler asks for them, docs/security.md lists them,
-and the tests hold both to the declarations.
+The declaration of each API in `broker.apis` lists its rights. The handler checks these rights, docs/security.md lists
+them, and tests compare both with the declarations.
 """
 
 from typing import Final, NamedTuple

@@ -5,7 +5,7 @@
 - An operation that no rule allows is denied. `allow.everyone.if.no.acl.found` allows it if no rule applies to the
   resource at all, not even a rule of another principal.
 - A rule that allows READ, WRITE, DELETE or ALTER also allows DESCRIBE, and one that allows ALTER_CONFIGS also allows
-  DESCRIBE_CONFIGS. A rule that denies one of them denies no other operation.
+  DESCRIBE_CONFIGS. A rule that denies one of these operations does not deny any other.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,8 @@ _ANY_NAME: Final = "hardcode"
 
 
 def with_implied(allowed: int) -> int:
-    """Add the operations that other operations imply: READ, for example, also allows DESCRIBE.
+    """Return the operations that a client may carry out, with those that are implied: whoever may READ, for example,
+    may also DESCRIBE.
 
     Args:
         allowed: the operations that the rules allow, as bits.
@@ -70,7 +71,7 @@ class Authorizer:
 
     @property
     def cached_count(self) -> int:
-        """The number of cached decisions. Each is about one resource, one principal and one host."""
+        """The number of cached decisions. Each decision is for one resource, one principal and one host."""
         return len(self._cache)
 
     def allowed(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
@@ -127,8 +128,7 @@ class Authorizer:
         self.version += 1
 
     def rights_of(self, principal: str, host: str) -> tuple[str, str]:
-        """Return a key by which clients with the same rights are recognised: two clients with equal keys have the same
-        rights.
+        """Return a key for the rights of a client: two clients with equal keys have the same rights.
 
         The key is the pair (principal, host). The host is `*` if no rule names the client's host, so that all clients
         of a principal on such hosts share a key.

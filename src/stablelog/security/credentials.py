@@ -59,7 +59,7 @@ class FoundCredential(NamedTuple):
     Attributes:
         mechanism: the mechanism of the credential.
         credential: the user's credential, or an invented one if the user has none.
-        is_known: whether the credential is the user's. If False, the login fails whatever the client proves.
+        is_known: whether the credential is the user's. If False, the login fails, whatever password the client has.
     """
 
     mechanism: Mechanism
@@ -109,7 +109,7 @@ class CredentialUpsertion(NamedTuple):
 
 
 class AlterationOutcome(NamedTuple):
-    """The result of the changes of one user's credentials."""
+    """The result of the changes of one user's credentials: an error code and a message."""
 
     user: str
     code: ErrorCode

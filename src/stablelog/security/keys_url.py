@@ -7,7 +7,8 @@ def parse_keys_url(text: str) -> str:
     """Check the URL of a key set, and return it.
 
     Raises:
-        ValueError: the URL is not `https://`, `file:` or, on this machine, `http://`.
+        ValueError: the URL begins with neither `https://` nor `file:`. `http://` is valid only for an address of this
+            machine.
     """
     url = urlsplit(text.strip())
     if url.scheme == "file" and url.netloc in ("", "localhost") and url.path:

@@ -13,7 +13,9 @@ _GROUP: Final = re.compile(r"\\(.)|\$(\d)")
 
 
 class Rule(NamedTuple):
-    """One rule of the setting. The pattern None stands for the rule `DEFAULT`."""
+    """One rule of the setting. If the pattern is None, this is the rule `DEFAULT`, which uses the distinguished name as
+    it is.
+    """
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""

@@ -32,7 +32,9 @@ class TokenError(ValueError):
 
 
 class UnknownKeyError(TokenError):
-    """A bearer token names a key that is not known. The authorization server may have new keys: load them again."""
+    """A bearer token names a key that is not in the loaded key set. The authorization server may have new keys, so the
+    caller loads them again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,8 @@ def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
     """Import one key of a key set.
 
     Returns:
-        The key id (None if the key has none), the key, and the only algorithm for which the key may be used (None if
-        it does not name one). Instead of these three, None if the key cannot verify signatures.
+        The key id (None if the key has none), the key, and the only algorithm for which the key may be used (None if it
+        does not name one). The result is None, not a tuple, if the key cannot verify signatures.
     """
     from joserfc import jwk
     from joserfc.errors import JoseError

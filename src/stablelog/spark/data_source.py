@@ -57,7 +57,7 @@ class StablelogDataSource(DataSource):
 
     @one_line
     def reader(self, schema: Any) -> DataSourceReader:
-        """Return a reader of these columns.
+        """Return the reader of a batch read with these columns.
 
         Raises:
             UsageError: an option or a column is unknown, contradictory or out of range.
@@ -71,7 +71,7 @@ class StablelogDataSource(DataSource):
 
     @one_line
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return a reader of these columns for a stream. Raise UsageError if an option or a column is not valid."""
+        """Return the reader of a stream with these columns. Raise UsageError if an option or a column is not valid."""
         from stablelog.spark.option_table import STREAM
         from stablelog.spark.source.cut_reader import CutStreamReader
         from stablelog.spark.source.reader import StablelogStreamReader
@@ -80,8 +80,8 @@ class StablelogDataSource(DataSource):
         return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
 
     def _checked_read(self, where: str, schema: Any) -> tuple[Any, Any]:
-        """Check the options and the columns of a read. Return a pair: the options as `ReadOptions`, and the columns as
-        `Columns`.
+        """Check the options and the columns of a read. `where` says whether it is a batch read or a stream. Return a
+        pair: the options as `ReadOptions`, and the columns as `Columns`.
         """
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns

@@ -1,8 +1,9 @@
 """Settings of Kafka's clients that Spark's Kafka connector accepts and that the data source does not use.
 
-A job moves over from the connector with its options. A setting that cannot change which records are read or written is
-accepted: the source logs one warning with the reason. A setting that would change them is refused: the job would do
-something else than its options say. The settings of TLS and SASL are those of the native client, with the prefix `kafka.`.
+A job can change from the connector to stablelog and keep its options. A setting that cannot change which records are
+read or written is accepted: the source logs one warning with the reason. A setting that would change them is refused:
+the job would do something else than its options say. The settings of TLS and SASL are those of the native client, with
+the prefix `kafka.`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -129,7 +130,8 @@ def check_kafka_setting(name: str) -> None:
     """Check the name of an option, in lower case.
 
     Raises:
-        UsageError: it is a setting of Kafka's clients that would change what is read or written.
+        UsageError: the option is a setting of Kafka's clients that the data source does not support, although it would
+            change which records are read or written.
     """
     if name in REFUSED:
         raise UsageError(f"stablelog has no option {name}: {REFUSED[name]}")

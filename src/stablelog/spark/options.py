@@ -59,7 +59,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read. Sizes are in bytes. An option is None if it was not given."""
+    """The checked options of a read. Sizes are in bytes. An option is None if it was not given."""
 
     bootstrap: str | None
     path: str | None
@@ -99,7 +99,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write. Sizes are in bytes. An option is None if it was not given."""
+    """The checked options of a write. Sizes are in bytes. An option is None if it was not given."""
 
     bootstrap: str
     topic: str | None
@@ -319,7 +319,9 @@ class _Values:
         return option.kind.read(name, text) if text else None
 
     def one_of(self, *names: str) -> str | None:
-        """Return the name of the one option that is set, of several that exclude each other; None if none is set."""
+        """Return which of these options is set; None if none is. They exclude each other, so it is an error if several
+        are set.
+        """
         there = [name for name in names if name in self._texts]
         if len(there) > 1:
             raise UsageError(f"{' and '.join(there)} exclude each other: give one of them")

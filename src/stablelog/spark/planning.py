@@ -24,7 +24,8 @@ SLIVER = 8
 
 @dataclass(frozen=True, slots=True)
 class FileExtent:
-    """A range of bytes of a segment's log file, which contains consecutive whole record batches.
+    """A range of bytes of a segment's log file, which contains consecutive whole record batches. A task reads it
+    directly from the file.
 
     Attributes:
         inode: inode of the planned file. Compaction replaces a file by one with the same name and another inode.
@@ -66,13 +67,13 @@ class ObjectExtent:
 
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
-    """What a task needs to read a piece from an object store.
+    """What a task needs to read its range of offsets (its *piece*) from an object store.
 
     Attributes:
         partition: the partition in the store.
         cluster_id: the id of the cluster that has written it; empty if Apache Kafka has written it.
         log_start: the log start offset in the manifest.
-        extents: the bytes of the log files that contain the piece; empty if it is read in commit order.
+        extents: the byte ranges of log files that contain the piece; empty if the piece is read in commit order.
         segments: the segments that contain the commit indexes and the batches of the piece, if it is read in commit
             order; otherwise empty.
         pins: the pins that keep the objects of the read from deletion; None if there are none.
@@ -90,8 +91,9 @@ class StoredPiece:
 
 @dataclass(frozen=True, slots=True)
 class ReadersPins:
-    """The pins of a read, in the form that tasks receive. Each task renews all pins of the read, because a partition
-    may wait hours for its first task.
+    """The pins of a read, in the form that tasks receive. A pin is an object in the store that keeps a partition's
+    segments from deletion for some hours. Each task renews all pins of the read, because a partition may wait hours for
+    its first task.
 
     Attributes:
         read_id: the id of the read. The keys of its pins follow from it.
@@ -110,8 +112,9 @@ class Piece:
 
     Attributes:
         size: size of the record batches in bytes; an estimate if there are no extents.
-        extents: the bytes of the segment files that contain the range; empty if the task does not read files.
-        aborted: (producer id, first offset, offset of the marker) of the aborted transactions in the extents.
+        extents: the byte ranges of segment files that contain the range; empty if the task does not read files.
+        aborted: (producer id, first offset, offset of the abort marker) of each aborted transaction in the extents, so
+            that the task leaves out its records.
         topic_id: id of the topic at the time of planning; empty if unknown.
         stored: what the task needs to read the range from an object store; None if the task reads it from files or
             from the broker.
@@ -169,8 +172,8 @@ class FetchSpan:
     topic_id: str = ""
 
     def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
-        """Divide the range into two, the first of about this size in bytes. All offsets count as equally large. Return
-        both in a pair; None if the range cannot be divided.
+        """Divide the range into two, the first of about this size in bytes. All records are assumed to be equally
+        large. Return both in a pair; None if the range cannot be divided.
         """
         count = self.end - self.start
         at = self.start + max(1, count * size // max(self.size, 1))
@@ -220,7 +223,7 @@ def plan_tasks(spans: Iterable[Span], limits: TaskLimits) -> list[tuple[Piece, .
 
 
 def shares(amounts: Mapping[Key, int], limit: int) -> dict[Key, int]:
-    """Divide `limit` among the amounts, in proportion to them. Return the share of each amount, by its key.
+    """Divide the number `limit` into shares that are proportional to the amounts, and return the share of each key.
 
     Each amount above 0 gets at least 1, unless there are more amounts than `limit`: then some shares are 0. The same
     amounts always give the same shares.
@@ -299,8 +302,8 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
 
 
 def _spread(tasks: list[list[Span]], count_min: int) -> list[list[Span]]:
-    """Halve the largest tasks until there are `count_min` tasks, or none can be divided. Return the spans of each
-    task.
+    """Halve the largest tasks until there are `count_min` tasks, or until no task can be divided. Return the spans
+    (ranges of offsets) of each task.
     """
     while len(tasks) < count_min:
         parted = [n for n, task in enumerate(tasks) if len(task) > 1 or task[0].end - task[0].start > 1]

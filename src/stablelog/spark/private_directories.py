@@ -43,8 +43,8 @@ def own_directory(name: str) -> Path | None:
 
 
 def images_directories(name: str) -> Iterator[Path]:
-    """Yield the directories of this name that only root can change, in the image of the machine. A machine image may
-    contain compiled kernels for every user.
+    """Yield the directories of this name in the machine's image that only root can change. Such a directory may contain
+    compiled kernels for all users.
 
     Such a directory is safe, because root can run any code in any case. No other user may have write access to the
     directory or to its parent.
@@ -57,8 +57,8 @@ def images_directories(name: str) -> Iterator[Path]:
 
 
 def _is_whose(path: Path, uid: int) -> bool:
-    """Return whether the path is a directory that belongs to the user with the id `uid`, and to which no other user
-    may write.
+    """Return whether the path is a directory that belongs to the user with the id `uid`, and to which no other user may
+    write. Files in such a directory can be trusted if the user is trusted.
     """
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022

@@ -35,7 +35,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
         more: further options whose names contain no dot, as keyword arguments.
 
     Raises:
-        UsageError, RefusedError, UnavailableError, DamageError: as in a read with these options.
+        UsageError, RefusedError, UnavailableError, DamageError: the errors of a read with these options.
     """
     options = read_options({**(given or {}), **more}, BATCH)
     warn_without_effect({**(given or {}), **more})
@@ -64,9 +64,9 @@ def _counted(options: ReadOptions, log: Log) -> int:
 
 
 def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool) -> int | None:
-    """Return the number of records of a range, counted in its segment files. Return None if the files lack a part of
-    the range and a broker can count instead. `committed` is True for a read-committed reader, which does not get
-    aborted records.
+    """Return the number of records of a range, counted in its segment files. None if the files lack a part of the
+    range, but a broker can count instead. `committed` is True for a read-committed reader, which does not get aborted
+    records.
     """
     try:
         return retry_if_files_changed(

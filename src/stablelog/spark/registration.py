@@ -1,8 +1,8 @@
 """Registration of `format("stablelog")` in one session, with the interpreter and the parallelism of that session.
 
 Spark finds the source by itself with the Python program that its JVM knows: PYSPARK_DRIVER_PYTHON, PYSPARK_PYTHON, or
-the first `python3` of the PATH. These are read once, when the JVM starts. `register` in a session with a
-local master needs none of them.
+the first `python3` of the PATH. They are read once, when the JVM starts. `register` makes the source known without them
+in a session with a local master.
 """
 
 import os

@@ -90,7 +90,8 @@ class Columns:
 
 
 def shaped(batch: Any, schema: Any) -> Any:
-    """Return the batch with this Arrow schema, which may declare that a column has no nulls.
+    """Return the batch with another Arrow schema: the same columns, but the schema may declare that a column has no
+    nulls.
 
     Raises:
         UsageError: a column has a null that the schema does not allow.

@@ -19,8 +19,8 @@ _ARGUMENTS = {
 def users_settings() -> dict[str, str]:
     """Return the user's Spark settings, by name. Call this only in a process without a session.
 
-    If spark-submit has started this program, its JVM knows all of them. Otherwise no JVM runs yet, and the settings are
-    read where spark-submit would read them.
+    If spark-submit has started this program, they are requested from the JVM of spark-submit. Otherwise no JVM runs
+    yet, and the settings are read from the same places from which spark-submit would read them.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.find_spark_home import _find_spark_home

@@ -32,7 +32,9 @@ CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
 
 
 class NamePlaceholder(Enum):
-    """Stands in a quota entity in place of a name: the default for all names, or no restriction."""
+    """A value that a quota entity can have in place of a name: DEFAULT stands for all names without quotas of their
+    own, and ABSENT means that the entity is not restricted to a name.
+    """
 
     DEFAULT = "default"  # all names that have no quota of their own
     ABSENT = "absent"  # the entity does not distinguish these names
@@ -162,7 +164,9 @@ def altered_values(present: Values, change: Alteration) -> dict[QuotaKey, float]
 
 
 class FilterComponent(NamedTuple):
-    """One component of a filter of entities: the entity type, how names match, and the name if the filter has one."""
+    """One component of a filter of entities: the entity type, how names are compared, and the name if they are compared
+    with one.
+    """
 
     kind: str
     match_type: int

@@ -39,7 +39,9 @@ class Sensor(Protocol):
     """The measured activity of one client."""
 
     def is_idle(self, now_ms: int) -> bool:
-        """Return whether the sensor has no activity left, so that it could be replaced by a new one."""
+        """Return whether the last windows contain no activity, so that the sensor has the same state as a new one and
+        can be dropped.
+        """
 
 
 class Rate:
@@ -112,7 +114,7 @@ class TokenBucket:
         self._full_ms = 0
 
     def _fill(self, quota: float, now_ms: int) -> float:
-        """Fill the bucket up to now, and return its burst (its greatest level)."""
+        """Add the tokens for the time since the last call. Return the burst of the bucket (its greatest level)."""
         burst = quota * self._windows.span_ms / MS_PER_S
         self._tokens = min(burst, self._tokens + quota * (now_ms - self._updated_ms) / MS_PER_S)
         self._updated_ms = now_ms
@@ -145,7 +147,8 @@ class Sensors(Generic[Kind]):
     """The sensors of recently active clients, at most `count_max`.
 
     An idle sensor is removed. If more clients are active, the sensor that was not used for the longest time is removed.
-    So a client that changes its client id with each request gets a new sensor each time, and takes no more memory.
+    A client that changes its client id with each request therefore gets a new sensor each time, but cannot use up the
+    memory.
     """
 
     def __init__(self, make: Callable[[], Kind], count_max: int = SENSOR_COUNT_MAX) -> None:

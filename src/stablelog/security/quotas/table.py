@@ -87,7 +87,9 @@ class QuotaTable:
 
 
 def _short(name: str) -> str:
-    """Return a text that distinguishes clients and takes little memory, even if a client sends a long name."""
+    """Return a short text in place of a client's name: the name itself, or a digest of a long name, which would take
+    much memory.
+    """
     if len(name) <= LONG_NAME_SIZE:
         return name
     return blake2b(name.encode(), digest_size=32).hexdigest()

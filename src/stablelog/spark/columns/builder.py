@@ -56,7 +56,7 @@ class ColumnBuilder:
         names: the columns, in order: keys of TYPES.
         rows_max: the number of rows of a full batch.
         bytes_max: how many bytes the keys, values and headers of a full batch have together.
-        allocate: a function that makes a buffer of the given number of bytes.
+        allocate: makes a buffer of a given number of bytes.
     """
 
     def __init__(
@@ -81,7 +81,9 @@ class ColumnBuilder:
 
     @property
     def depth(self) -> int:
-        """How far the decoder must decode each record: up to this field, the last one that a column of the read needs."""
+        """The last field of a record that a column of the read needs. The decoder decodes each record only up to this
+        field.
+        """
         depths = {
             "headers": k.DEPTH_HEADERS,
             "value": k.DEPTH_VALUE,
@@ -138,8 +140,8 @@ class ColumnBuilder:
         return int(self._buffers[name].address)
 
     def _offsets_buffer(self, name: str, count: int) -> int:
-        """Make a buffer for the offsets of `count` values, with 0 as the first offset. Return the address of the
-        buffer.
+        """Make the Arrow offsets buffer of a column of `count` values (it says where each value begins), with 0 as the
+        first offset. Return the address of the buffer.
         """
         address = self._buffer(name, 4 * (count + 1))
         np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0

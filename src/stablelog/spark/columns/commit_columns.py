@@ -24,8 +24,8 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the columns that the decoder has to make for a read of the columns `names`. The columns of
-    commits are not among them: they are added later. But they need the column `offset`, by which the commit of a
-    record is found.
+    commits are not among them: they are added later. If one of them is read, the decoder must make the column `offset`,
+    by which the commit of a record is found.
     """
     decoded = tuple(name for name in names if name not in OF_COMMITS)
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")
@@ -75,8 +75,8 @@ class CommitColumns:
         return pa.RecordBatch.from_arrays(columns, names=list(self._names))
 
     def _list(self, start: int, end: int) -> None:
-        """List the transactions from offset `start` to before `end`. Drop earlier transactions, which are not needed
-        any more.
+        """Request the list of the transactions from offset `start` to before `end`, and store it. Drop earlier
+        transactions, which are not needed any more.
         """
         parts = [self._listed[self._listed[:, END] > start]]
         while self._reached < end:

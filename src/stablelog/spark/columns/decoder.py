@@ -43,8 +43,9 @@ class Decoder:
             batch.
         isolation: "read_committed" drops aborted records; "read_uncommitted" drops markers only.
         check_crc: whether each batch in the range is checked against its CRC.
-        skipped: called with a message for each batch whose records cannot be decoded although its CRC is right: its
-            producer wrote it so. The rest of the batch is then left out. None: such a batch is an error.
+        skipped: called with a message for each batch whose records cannot be decoded although its CRC is right, because
+            its producer wrote it wrongly. The rest of the batch is then left out. If `skipped` is None, such a batch is
+            an error.
 
     Attributes:
         next_offset: the offset after the last batch that was read; -1 before the first.
@@ -82,7 +83,8 @@ class Decoder:
             start_offset: the first offset to return.
             end_offset: the offset after the last one to return.
             aborted: (producer_id, first_offset) of aborted transactions, as a Fetch response lists them. An optional
-                third element is the offset of the abort marker; entries whose marker is before the data have no effect.
+                third element is the offset of the abort marker; if the marker is before `data`, the entry has no
+                effect.
 
         Raises:
             DamageError: some bytes are not a record batch, a CRC is wrong, or records cannot be decoded and `skipped` is
@@ -170,7 +172,9 @@ class Decoder:
         try:
             self._filter.process_control(view, position, producer_id, last_offset)
         except DamageError as error:
-            raise DamageError(f"{self._name}: the marker at byte {position} of the data: {error}") from error
+            raise DamageError(
+                f"{self._name}: the marker at byte {position} of the data is damaged: {error}"
+            ) from error
 
     def _unpacked(self, view: memoryview, table: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
         """Decompress the records of the batches in `table`, in which each row describes one batch.
@@ -211,7 +215,9 @@ class Decoder:
         try:
             return decompress(Codec(codec), view[end - int(row[k.RECORDS_SIZE]) : end], SIZE_MAX)
         except DamageError as error:
-            raise DamageError(f"{self._name}: the batch at offset {offset}: {error}") from error
+            raise DamageError(
+                f"{self._name}: the batch at offset {offset} cannot be decompressed: {error}"
+            ) from error
 
     def _fill(self, view: memoryview, table: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """Append the records of the batches in `table` (a row for each batch) to the columns. Yield the columns as an
@@ -248,7 +254,8 @@ class Decoder:
 
         Args:
             view: the data that is decoded.
-            row: the row of the batch. Only the first records are left in it.
+            row: the row of the table that describes the batch. It is changed so that only the records that can be
+                decoded are left.
             record_count: the number of records that can be decoded.
             size: their size in bytes.
             why: what is wrong with the batch.

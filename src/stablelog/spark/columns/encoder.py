@@ -48,7 +48,7 @@ TYPES = {
 
 
 class EncodedBatch(NamedTuple):
-    """A complete record batch, but without producer id, epoch, sequence number and CRC."""
+    """A record batch that is complete except for producer id, epoch, sequence number and CRC, which the sender adds."""
 
     topic: str
     partition: int
@@ -140,7 +140,7 @@ class Encoder:
             yield from self.flush()
 
     def flush(self) -> Iterator[EncodedBatch]:
-        """Yield all incomplete batches. Later rows without key and partition go to the next partition."""
+        """Yield all incomplete batches. After this call, rows without key and partition go to the next partition."""
         for number in sorted(self._buffers):
             owner, partition = self._owners[number]
             if self._sticky.get(owner) == partition:
@@ -271,8 +271,8 @@ def _point_to(state: npt.NDArray[np.int64], columns: Mapping[str, pa.Array]) -> 
 
 
 def _point(state: npt.NDArray[np.int64], place: int, array: pa.Array) -> None:
-    """Write the addresses of an array's 32-bit numbers or offsets, its validity bits and its bytes, if it has any, into
-    the kernel's state.
+    """Write the addresses of the buffers of an Arrow array into the kernel's state, from index `place` on: its 32-bit
+    numbers or offsets, its validity bits, and its bytes if it has any.
     """
     validity, numbers, *data = array.buffers()
     state[place + k.NUMBERS] = numbers.address + 4 * array.offset if numbers is not None else 0

@@ -1,8 +1,8 @@
 """Compilation of kernels by Numba into machine code that runs without Numba.
 
 A kernel takes pointers to arrays of 64-bit integers, returns one integer, makes no Python object and raises nothing.
-Its machine code therefore calls neither Numba nor Python, and other processes can run it without importing Numba.
-`build` checks that the code calls only `memcpy` and similar functions.
+Its machine code therefore calls neither Numba nor Python, so that other processes can run the code without importing
+Numba. `build` checks that the code calls only `memcpy` and similar functions.
 """
 
 import importlib

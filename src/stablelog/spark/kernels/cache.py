@@ -35,7 +35,9 @@ DIRECTORY = "kernels"
 
 
 def _digest(module_name: str) -> str:
-    """Return a digest of all inputs of the compilation of a module's kernels: source, versions and processor."""
+    """Return a digest of everything that the machine code of a module's kernels depends on: the source, the versions of
+    Python packages, and the processor.
+    """
     digest = hashlib.sha256(module_name.encode())
     digest.update(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}".encode())
     for library in ("numba", "llvmlite"):

@@ -109,7 +109,9 @@ def _microseconds(milliseconds: int) -> int:
 
 @inlined
 def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> None:
-    """Append a value to a column of bytes, or null if its size is negative. The caller has checked that the value fits."""
+    """Append a value (the bytes at the address `source`) to a column, or null if its size is negative. The caller has
+    checked that the value fits.
+    """
     validity = state[column + k.BYTES_VALIDITY] + (row >> 3)
     if row & 7 == 0:
         store_byte(validity, 0xFF)
@@ -226,8 +228,8 @@ def _put_times(state: Any, batch: Any, row: int, offset: int, timestamp_delta: i
 
 @inlined
 def _decode_dense(state: Any, batch: Any) -> int:
-    """Append the rows of a batch whose offsets have no gaps, using only the header of the batch, because the columns
-    of the read need no field of the records. Return the status, as `decode_batches` does.
+    """Append the rows of a batch from its header alone, without decoding records. This is for reads whose columns need
+    no field of the records, and for batches whose offsets have no gaps. Return the status, as `decode_batches` does.
     """
     first, row = batch[k.BASE_OFFSET] + state[k.RECORD], state[k.ROWS]
     first = max(first, state[k.START])

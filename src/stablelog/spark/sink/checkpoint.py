@@ -29,8 +29,8 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
     Offsets of topics identify records. So if Spark loses a plan and makes it again, and no new records have arrived,
     the digest is the same. Offsets of other sources do not always identify the data. For example, a file source numbers
     its lists of files, and the offset is such a number. If Spark loses a list and makes it again, the list may have
-    other files under the same number. With such a source, the digest includes the time of planning, so a plan that is
-    made again has another digest.
+    other files under the same number. If the query has such a source, the digest includes the time of planning, so that
+    a plan that is made again has another digest.
 
     Returns:
         A digest; empty if the checkpoint cannot be read here, or has no entry for the micro-batch.
@@ -55,8 +55,8 @@ def digest_of(value: Any) -> str:
 
 
 def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]:
-    """Return the offsets of the source at which a micro-batch ends, by partition. They are read from the checkpoint,
-    so that the sink can commit them for a consumer group.
+    """Return the offsets of the source at which a micro-batch ends, by partition. The sink commits them for a consumer
+    group. They are read from the checkpoint of the query.
 
     Raises:
         UsageError: the query reads no topics, or the checkpoint is not in a local directory.
@@ -65,7 +65,8 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]
     lines = _entry(checkpoint, batch_id)
     if lines[:1] != [OFFSETS_LOG_VERSION]:
         raise UnavailableError(
-            f"commitGroup: offsets/{batch_id} of the checkpoint is {lines[:1]}, not a log of offsets of version v1"
+            f"commitGroup: offsets/{batch_id} of the checkpoint begins with {lines[:1]} and is not a log of "
+            "offsets of version v1"
         )
     found: dict[TopicPartition, int] = {}
     for line in lines[METADATA_LINES:]:
@@ -101,7 +102,7 @@ def _topic_offsets(line: str) -> StreamOffsets:
 
 
 def local_checkpoint(checkpoint: str | None) -> Path:
-    """Return the local directory of a checkpoint.
+    """Return the directory of a checkpoint, which must be on a local file system.
 
     Raises:
         UsageError: there is no checkpoint, or it is not in a local directory.
@@ -113,6 +114,7 @@ def local_checkpoint(checkpoint: str | None) -> Path:
         return Path(checkpoint)
     if scheme != "file":
         raise UsageError(
-            f"commitGroup reads the source's progress from the checkpoint, which must be in a local directory: {checkpoint}"
+            "commitGroup reads the source's progress from the checkpoint, which must be in a local "
+            "directory: {checkpoint}"
         )
     return Path(rest.removeprefix("//"))  # Like Hadoop, do not decode %-escapes: the path is not URL-quoted.

@@ -26,7 +26,7 @@ ABORT_DEADLINE_S = 5.0
 
 
 class Task(NamedTuple):
-    """Identity of a task.
+    """The numbers that identify one attempt of a task of a Spark job.
 
     Attributes:
         partition: the task's number in the job.

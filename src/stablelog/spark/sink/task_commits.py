@@ -102,10 +102,10 @@ def commit_parts(
 
 def _ends_before(options: WriteOptions, part: JointWrite) -> WrittenEnds:
     """Return the end offsets of a stream's rows before a micro-batch. At the first micro-batch after a start of the
-    query, check that the target still has the earlier ones.
+    query, check that the target still has the rows of the earlier micro-batches.
 
     Raises:
-        DataLossError: the target has lost some of them, and failOnDataLoss is true.
+        DataLossError: the target has lost some of these rows, and failOnDataLoss is true.
     """
     if not part.version:
         return WrittenEnds()
@@ -131,7 +131,7 @@ def _check_rows(options: WriteOptions, part: JointWrite, ends: WrittenEnds) -> N
     """Check that the target still has the last rows of a query.
 
     Raises:
-        DataLossError: it has lost rows, and failOnDataLoss is true.
+        DataLossError: the target has lost some of them, and failOnDataLoss is true.
     """
     gone = ends.lost_rows(shared_cluster(options)) if part.in_sequence else {}
     if gone:
@@ -150,7 +150,9 @@ def _target(options: WriteOptions, part: JointWrite) -> tuple[str, str, str]:
 
 
 def _report(options: WriteOptions, message: str) -> None:
-    """Report that committed rows are lost. Raises DataLossError unless failOnDataLoss is false."""
+    """Report that the target has lost committed rows: raise DataLossError, or only log the loss if failOnDataLoss is
+    false.
+    """
     if options.fail_on_data_loss:
         raise DataLossError(
             f"{message}. To write them again, begin with a new checkpoint and set startingOffsets to the end of the output "

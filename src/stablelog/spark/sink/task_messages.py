@@ -32,7 +32,8 @@ class JointWrite:
         run: identifies this start of the query or job; the same in all tasks.
         order: a number that is greater for later starts of the query or job with the same key.
         retention_ms: how long the coordinator remembers the key.
-        in_sequence: whether the writer begins a version only after it has committed the previous one, as in a stream.
+        in_sequence: whether the versions are committed one after another, as in a stream: a version begins only after
+            the previous one is committed.
         write: the batch write in words, for messages; empty for a stream.
     """
 
@@ -100,8 +101,8 @@ _clusters: dict[tuple[int, str, str, int, SecuritySettings], BlockingCluster] = 
 
 
 def shared_cluster(options: WriteOptions) -> BlockingCluster:
-    """Return this process's client of the brokers for these options. A worker process runs several tasks, which share
-    its connections.
+    """Return this process's client of the brokers for these options. The tasks that run in one worker process share its
+    connections.
     """
     known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms, options.security)
     if known_by not in _clusters:

@@ -79,7 +79,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Return the pickled state of this writer for the tasks of a micro-batch, with a number that is greater for
         later starts of the query (`order`).
 
-        The commit on the driver does not use this number.
+        Only the tasks use this number; the commit on the driver does not.
         """
         order = _next_order(self.options) if self.order == joint.NO_ORDER else self.order
         return {**self.__dict__, "order": order}
@@ -100,7 +100,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @one_line
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Commit the micro-batch."""
+        """Commit the rows of all tasks of the micro-batch, as one commit."""
         checkpoint = self.options.checkpoint
         offsets = progress(checkpoint, batchId) if self.options.commit_group is not None else None
         commit_parts(self.options, messages, offsets, plan_digest(checkpoint, batchId))
@@ -126,7 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @one_line
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit the write."""
+        """Commit the rows of all tasks of the write, as one commit."""
         offsets = self._options.source_offsets
         commit_parts(self._options, messages, offsets, digest_of(by_topic(offsets)) if offsets else "")
 
@@ -230,7 +230,9 @@ _checked: set[tuple[str, str | None, str, SecuritySettings]] = set()
 
 
 def _check_broker(options: WriteOptions) -> None:
-    """Check before the job that the broker supports the guarantee of the write. A process checks this once."""
+    """Check before the job that the broker supports the guarantee of the write. Each process checks a broker only
+    once.
+    """
     asked = (options.bootstrap, options.topic, options.guarantee, options.security)
     if asked in _checked:
         return

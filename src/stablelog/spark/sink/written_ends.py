@@ -1,10 +1,11 @@
 """The end offsets of a stream's rows in the partitions of its target, so that a later start of the query notices lost
 rows.
 
-A restore of the broker can lose committed micro-batches. The checkpoint of the query says that they are committed, so
-nothing else notices it. The driver therefore stores the end offset of the query's rows in each partition, and the leader
-epoch of the broker, with the digest of each joint commit. If the log has this leader epoch or earlier ones only up to an
-offset before that end, the rows after it are gone, as for a consumer that detects a truncation (KIP-320).
+A restore of the broker can lose committed micro-batches. The checkpoint of the query still says that they are
+committed, so without a check the loss would go unnoticed. The driver therefore stores the end offset of the query's
+rows in each partition, and the leader epoch of the broker, with the digest of each joint commit. If the log has this
+leader epoch or earlier ones only up to an offset before that end, the rows after it are gone, as for a consumer that
+detects a truncation (KIP-320).
 
 The text of a joint commit is `<digest of the plan> <leader epoch> <topic>:<partition>=<end>,...;<topic>:...`, or the
 digest alone.
@@ -26,7 +27,7 @@ _TEXT: Final = re.compile(rf"(?P<plan>.*) (?P<epoch>-?\d+) (?P<topics>{_TOPIC}(;
 
 @dataclass(frozen=True, slots=True)
 class WrittenEnds:
-    """The ends of a query's rows.
+    """The end offsets of a query's rows in the partitions of its target.
 
     Attributes:
         leader_epoch: the leader epoch of the broker after the last rows were written; -1 if it is unknown.
@@ -39,7 +40,7 @@ class WrittenEnds:
     def with_written(
         self, cluster: BlockingCluster, written: Iterable[tuple[str, int, int]]
     ) -> "WrittenEnds":
-        """Return the ends after further rows.
+        """Return the end offsets after further rows were written.
 
         Args:
             cluster: the brokers.
@@ -70,7 +71,9 @@ class WrittenEnds:
 
 
 def text_of(plan: str, ends: WrittenEnds) -> str:
-    """Encode the ends as text that is stored with a joint commit. Ends for which the text has no room are left out."""
+    """Encode the ends as text that is stored with a joint commit. End offsets that do not fit into the text are left
+    out.
+    """
     text, last = f"{plan} {ends.leader_epoch} ", None
     for (topic, index), end in sorted(ends.offsets.items()):
         if topic == last:

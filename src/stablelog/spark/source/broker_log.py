@@ -151,7 +151,7 @@ class BrokerLog(EstimatedLog):
 
     def _may_be_held(self, topic: str) -> bool:
         """Return whether an open transaction in a topic can hide later records from the reader. This cannot happen in
-        commit order, because a record has no place there before its transaction is committed.
+        commit order, because a record gets its position only when its transaction is committed.
         """
         if self._options.isolation == "read_uncommitted":
             return False
@@ -177,8 +177,8 @@ class BrokerLog(EstimatedLog):
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range, in order. A span is a range that `spark.planning` can divide between tasks,
-        with its size in bytes, which is estimated from the first batches of the range.
+        """Return a span for each range, in order. A span is a range with its size in bytes, which `spark.planning` can
+        divide between tasks. The size is estimated from the first batches of the range.
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
@@ -226,8 +226,8 @@ class BrokerLog(EstimatedLog):
         )
 
     def record_size(self, wanted: Range, isolation: str) -> float:
-        """Return the average size of a record, in bytes, in the first batches of a range. If the beginning of the
-        range was removed, a fixed guess is returned.
+        """Return the average size of a record, in bytes, in the first batches of a range. If the beginning of the range
+        was removed from the log, return a fixed estimate.
 
         For a read-uncommitted reader, every offset counts as a record, also those of markers and gaps.
         """
@@ -247,7 +247,7 @@ class BrokerLog(EstimatedLog):
         return self._record_sizes[key]
 
     def _estimated_size(self, wanted: Range) -> int:
-        """Return the estimated size of a range in bytes."""
+        """Return the estimated size of the records of a range, in bytes."""
         count = wanted.end - wanted.start
         is_small = count < SAMPLED_COUNT_MIN
         return int(count * (RECORD_SIZE_GUESS if is_small else self.record_size(wanted, "read_uncommitted")))
@@ -260,13 +260,13 @@ class BrokerLog(EstimatedLog):
         self.cluster.close()
 
     def end_read(self) -> None:
-        """Do nothing: brokers keep nothing for a read."""
+        """Do nothing: brokers store nothing for a read that would have to be released."""
 
 
 def answers(
     cluster: BlockingCluster, wanted: Range, isolation: str
 ) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
-    """Fetch a range from the broker, with as many requests as are needed.
+    """Fetch a range of offsets from the broker, with as many requests as are needed, and yield the responses.
 
     Args:
         cluster: the brokers.
@@ -294,7 +294,7 @@ def answers(
 
 
 def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) -> int:
-    """Return the next offset to fetch after a response without records at `offset` or later.
+    """Return the next offset to fetch, after a response (`fetched`) that has no record at `offset` or later.
 
     Raises:
         UnavailableError: the log ends at or before `offset`.

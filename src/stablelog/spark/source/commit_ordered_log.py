@@ -1,6 +1,6 @@
 """The interface of logs with commit-ordered topics: cuts, and the transactions of a partition.
 
-A broker answers, or the manifests and commit indexes of an object store.
+The answers come from a broker, or from the manifests and commit indexes of an object store.
 """
 
 from collections.abc import Collection
@@ -28,7 +28,8 @@ class CommitOrderedLog(Protocol):
     may_lag: bool
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
-        """Return the cut of some topics at a commit sequence, or the last cut if the commit sequence is RESOLVED.
+        """Return the cut of some topics at a commit sequence: for each partition the offset that divides the commits up
+        to this sequence from the later ones. If the commit sequence is RESOLVED, return the last cut.
 
         Raises:
             RefusedError: a topic does not exist, or is in another transaction group than another one; or, with the code
@@ -55,8 +56,8 @@ class CommitOrderedLog(Protocol):
 
 
 def commit_ordered(log: Log) -> CommitOrderedLog:
-    """Return the log as a CommitOrderedLog. The options of the read require commit order, so it is not the log of a
-    data directory.
+    """Return the log as a CommitOrderedLog. The caller has checked that the options of the read require commit order,
+    which the log of a data directory does not have.
     """
     assert hasattr(log, "cut")
     return cast("CommitOrderedLog", log)

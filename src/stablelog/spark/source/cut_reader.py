@@ -3,8 +3,8 @@ stream.
 
 A cut consists of a commit sequence R and of one offset for each partition. Before this offset, the partition has all
 its commits up to R, and no later ones. The stream's offsets contain the next offset of each partition, and the cut. A
-commit in another topic of the transaction group changes the last cut, but no offset of the stream's partitions. Such a
-commit starts no micro-batch.
+commit in another topic of the transaction group changes the last cut, but not the offsets of the stream's partitions.
+Such a commit does not start a micro-batch.
 """
 
 import logging
@@ -81,7 +81,7 @@ class CutStreamReader(StablelogStreamReader):
         return self._batch_end(before, end, limit).to_json()
 
     def _wait_for_position(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
-        """Return the last cut, and if it is before the stream's position, first wait for a later one.
+        """Return the last cut. If it is before the stream's position, first wait for a later cut.
 
         After a restart, the broker may report an earlier cut until it has opened all partitions: this method waits for
         a limited time until the broker reports the stream's position. The last cut of an object store may also be
@@ -167,7 +167,9 @@ class CutStreamReader(StablelogStreamReader):
         )
 
     def _start_offsets(self, start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, int]:
-        """Return the start offset of each partition, also of those that the stream has not read before."""
+        """Return the offset of each partition at which a micro-batch begins, also for partitions that the stream has
+        not read before.
+        """
         replaced = start.replaced_topics(end.topic_ids)
         begun = {}
         for place in end.next_offsets:
@@ -225,8 +227,8 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
         return  # Without topics, the transaction group is unknown.
     if before.stream_cut.group != last.stream_cut.group:
         raise UsageError(
-            f"the checkpoint belongs to transaction group {before.stream_cut.group!r}, but the topics to {last.stream_cut.group!r}: "
-            "begin with a new checkpoint"
+            f"the checkpoint belongs to transaction group {before.stream_cut.group!r}, but the topics "
+            f"belong to {last.stream_cut.group!r}: begin with a new checkpoint"
         )
     if last.stream_cut.commit_sequence < before.stream_cut.commit_sequence:
         report_loss(

@@ -43,8 +43,8 @@ class Cuts:
     Args:
         options: the options of the read.
         log_: the log, which lists the partitions.
-        there: a function that returns the existing partitions. A stream passes its own function, because it may accept
-            that partitions were deleted. None stands for `log_.partitions`.
+        there: returns the existing partitions; None to use `log_.partitions`. A stream passes its own function, because
+            with some options it continues although partitions were deleted.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Cuts:
 
     @property
     def may_lag(self) -> bool:
-        """Whether the last cut may be before one that was read earlier. This is so in an object store, which gets the
-        records of the broker only later.
+        """Whether the last cut may be before a cut that was read earlier. In an object store it may, because the store
+        gets the records of the broker only later.
         """
         return self._ordered.may_lag
 
@@ -118,7 +118,7 @@ class Cuts:
         of these commits are durable; this method waits until it does, for a limited time. Return None if the broker
         still does not know the commit.
 
-        A broker knows this of a commit when it has opened the partitions that contain the markers.
+        The broker knows it when it has opened all partitions that contain markers of these commits.
         """
         try:
             return self.cut_at(commit_sequence)
@@ -136,14 +136,14 @@ class Cuts:
                 if self._partitions.keys() != before.keys():
                     return self._request_cut(commit_sequence)
             if refused.code is ErrorCode.invalid_request:
-                raise UsageError(f"cut=true: {refused}") from refused
+                raise UsageError(f"the topics cannot be read with cut=true: {refused}") from refused
             raise
 
     def _offsets_of_cut(self, cut: Cut) -> StreamOffsets:
         """Return the offsets of a cut in all topics that existed when the broker made the cut.
 
-        Transactions of the cut may have written into a topic that was created after the topics were listed. So list the
-        topics again after the request for the cut.
+        The topics are listed again after the request for the cut, because transactions of the cut may have written to a
+        topic that was created after the first listing.
         """
         for _ in range(TRIES):
             before, self._partitions = self._partitions, self._there()
@@ -184,8 +184,8 @@ class Cuts:
         if bound.kind == "cut":
             if bound.commit_sequence > latest.stream_cut.commit_sequence:
                 raise UsageError(
-                    f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is resolved is "
-                    f"{latest.stream_cut.commit_sequence}"
+                    f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is "
+                    f"resolved is {latest.stream_cut.commit_sequence}"
                 )
             found = self.cut_at(bound.commit_sequence)
         else:
@@ -239,8 +239,8 @@ class Cuts:
 
         Args:
             after: the cut, and the partitions that are read from it on.
-            known: the partitions that the stream has read up to the cut. Records before the stream's position are not
-                read again, so only torn transactions, whose beginning was removed, matter there.
+            known: the partitions that the stream has read up to the cut. In these, only transactions whose beginning
+                was removed (torn transactions) are reported, because earlier records are not read again.
 
         Raises:
             DataLossError: records may have been removed, and failOnDataLoss is true.
@@ -368,7 +368,9 @@ class _Listing:
         self._listed: deque[Commit] = deque()
 
     def commits_within(self, wanted: Range, count_max: int) -> Iterator[Commit]:
-        """Yield the listed transactions and runs with offsets in the range. Drop earlier ones from memory."""
+        """Yield the transactions, and the runs of records outside transactions, with offsets in the range. Drop earlier
+        ones from memory.
+        """
         while self._listed and self._listed[0].end_offset <= wanted.start:
             self._listed.popleft()
         self.start = wanted.start
@@ -384,8 +386,8 @@ class _Listing:
                 at += 1
 
     def _list_more(self, count_max: int) -> bool:
-        """List up to `count_max` further transactions and runs. Return True if the list now ends at a greater position
-        than before.
+        """Request up to `count_max` further transactions, and runs of records outside transactions. Return True if
+        there were any, so that the list now ends at a greater position.
         """
         before = self._reached
         found = self._ordered.commits(self._place, before, count_max, with_outside=True)

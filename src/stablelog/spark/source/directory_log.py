@@ -45,7 +45,9 @@ _Found = TypeVar("_Found")
 
 
 class _Files:
-    """Cache of the `PartitionFiles` of partitions. It keeps them as long as the reader exists."""
+    """Cache of the lists of partitions' segment files (`PartitionFiles`). The lists stay in it as long as the reader
+    exists.
+    """
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, PartitionFiles] = {}
@@ -200,7 +202,9 @@ class DirectoryLog:
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return the offsets that restores left without records, from the files."""
+        """Return, for each range, the offsets that restores of the broker left without records. They are recorded in
+        the partition's files.
+        """
         found: dict[Range, Sequence[Absence]] = {}
         for wanted in ranges:
             restored = read_restored(_DISK, self._partition_files(wanted.place).directory)
@@ -228,21 +232,21 @@ class DirectoryLog:
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Raise UsageError: the limits `count_max` and `size_max` exist only in a stream, and a stream requires a
-        broker.
+        """Raise UsageError, because a directory without a broker cannot be read as a stream, and only streams have
+        these limits.
         """
         raise UsageError(
             "a stream requires a broker: give kafka.bootstrap.servers in place of path, or the URL of an object store as path"
         )
 
     def forget_listing(self) -> None:
-        """Do nothing: a directory is no store."""
+        """Do nothing: only a log in an object store caches a listing."""
 
     def close(self) -> None:
         """Do nothing, because there is no connection to close."""
 
     def end_read(self) -> None:
-        """Do nothing: a directory keeps nothing for a read."""
+        """Do nothing: nothing is kept in the directory for a read that would have to be released."""
 
 
 def _gaps_for(wanted: Range, restored: Restored) -> list[Absence]:
@@ -250,7 +254,9 @@ def _gaps_for(wanted: Range, restored: Restored) -> list[Absence]:
 
 
 def _check_is_local(files: PartitionFiles, start: int) -> None:
-    """Raise UnavailableError if records from `start` on are only in the object store, where no reader of files reads."""
+    """Raise UnavailableError if records from `start` on are only in the object store, because this reader reads only
+    local files.
+    """
     local_start = max(files.first_offset, files.log_start_offset())
     if start < local_start and LocalState(_DISK, files.directory).read_manifest() is not None:
         raise UnavailableError(

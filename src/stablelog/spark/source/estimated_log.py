@@ -1,4 +1,6 @@
-"""The common part of logs whose segment files this process does not read: sizes of ranges are estimates."""
+"""The common base of logs whose segment files this process cannot read (brokers, object stores), so that the sizes of
+ranges in bytes are estimates.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,7 @@ class EstimatedLog(ABC):
 
     @abstractmethod
     def _estimated_size(self, wanted: Range) -> int:
-        """Return the estimated size of a range in bytes."""
+        """Return the estimated size of the records of a range, in bytes."""
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]

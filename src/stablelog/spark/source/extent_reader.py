@@ -90,8 +90,8 @@ def _read_extent(descriptor: int, extent: FileExtent, piece: Piece, decoder: Any
     size = os.fstat(descriptor).st_size
     if size < extent.position + extent.size:
         raise DamageError(
-            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was planned: it was cut. "
-            "Restore the file"
+            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was "
+            "planned: it was truncated. Restore the file"
         )
     try:
         prove_segment(descriptor, extent)
@@ -108,7 +108,9 @@ def _read_extent(descriptor: int, extent: FileExtent, piece: Piece, decoder: Any
         if decoder.next_offset < piece.end:
             _check_whole(view, decoder.next_offset)
     except DamageError as error:
-        raise DamageError(f"{extent.path}, from byte {extent.position}: {error}") from error
+        raise DamageError(
+            f"{extent.path} is damaged, in the part from byte {extent.position} on: {error}"
+        ) from error
 
 
 def _check_whole(view: memoryview, next_offset: int) -> None:

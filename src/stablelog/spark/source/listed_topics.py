@@ -24,8 +24,8 @@ class ListedTopics:
         """Return whether a partition is commit-ordered. Read-committed readers of such a partition get its records in
         another order than its files have.
 
-        The list of topics records it. A directory of Apache Kafka and a copy of single partitions have no list; in such
-        a directory, the files of a commit index show it.
+        The list of topics records this. A directory of Apache Kafka and a copy of single partitions have no list;
+        there, a partition is commit-ordered if it has the files of a commit index.
 
         Args:
             directory: the directory of the partition.

@@ -1,7 +1,8 @@
 """Retry of a plan after Apache Kafka has deleted a segment that the listing of the store names.
 
-Kafka knows no pins, so it may delete any segment between the listing and the plan. A new listing no longer has the
-segment. The new plan reports its records as lost, or a broker tells where the log begins.
+Kafka does not know the pins by which a stablelog reader keeps segments from deletion, so it may delete any segment
+between the listing and the plan. A new listing no longer contains the segment, and the new plan reports its records as
+lost, unless a broker reports that the log begins later.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ def retry_with_new_listing(lister: StoreLister | None, attempt: Callable[[], _Fo
 
     Args:
         lister: the log that plans; None if `attempt` itself lists the store.
-        attempt: plans. Its first steps list the store.
+        attempt: makes the plan. It begins with a listing of the store, unless a listing is cached.
 
     Raises:
         SegmentDeletedError: segments were deleted during each of TRIES attempts.

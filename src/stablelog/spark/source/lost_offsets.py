@@ -1,9 +1,10 @@
 """The offsets that restores of a broker left without records, found by requests to the broker.
 
-The broker answers a fetch at such an offset with OFFSET_OUT_OF_RANGE, although the log goes on after it. Each restore has
-a leader epoch of its own, which is greater than the one before by LEADER_EPOCH_STEP or more, and the lost offsets are all
-offsets of this epoch. Restores without a record between them have one epoch. So the leader epochs tell where they begin and end, however many or few they are. A log whose
-leader epoch is below LEADER_EPOCH_STEP was never restored.
+The broker answers a fetch at such an offset with OFFSET_OUT_OF_RANGE, although the log goes on after it. Each restore
+has a leader epoch of its own, which is greater than the one before by LEADER_EPOCH_STEP or more, and the lost offsets
+are all offsets of this epoch. If no record was written between two restores, both have one epoch. So the leader epochs
+show where the lost offsets begin and end, however many there are. A log whose leader epoch is below LEADER_EPOCH_STEP
+was never restored.
 """
 
 from typing import Final, NamedTuple
@@ -63,8 +64,8 @@ def lost_ranges(
 ) -> tuple[LostOffsets, ...]:
     """Return the ranges of lost offsets of all restores of a partition, in the order of the offsets.
 
-    The search goes down in steps of LEADER_EPOCH_STEP. Of the epochs within a step, only the lowest can be that of a
-    restore. So a restore takes about a dozen requests, and the starts of the broker take none.
+    The search goes down in steps of LEADER_EPOCH_STEP. Among the epochs of one step, only the lowest can be that of a
+    restore. So each restore takes about a dozen requests, and ordinary starts of the broker take none.
 
     Args:
         cluster: the brokers.
@@ -93,8 +94,8 @@ def lost_ranges(
 
 def _is_of_restore(cluster: BlockingCluster, place: TopicPartition, offset: int, end: int) -> bool:
     """Return whether the leader epoch that contains an offset, and ends at `end`, is that of a restore. The number of
-    the epoch does not tell it: if the broker has started LEADER_EPOCH_STEP times without a record in the partition,
-    the epoch may also be that of a start.
+    the epoch alone does not show this: if the broker has started LEADER_EPOCH_STEP times and no record was written to
+    the partition, the epoch may be that of a start.
     """
     # Between two restores without a record between them there is a border, at which a fetch is not out of range.
     return offset < end and any(is_lost(cluster, place, one) for one in (offset, end - 1))

@@ -110,7 +110,7 @@ def count_up_to(
     ranges: Iterable[Readable], commits: Mapping[TopicPartition, Iterable[Commit]], enough: int
 ) -> int:
     """Return the number of records in the ranges. The count ends when it has reached `enough`, because the caller only
-    asks whether there are so many.
+    needs to know whether there are that many.
     """
     count = 0
     for wanted in ranges:
@@ -127,7 +127,7 @@ def _sequence_of(step: _Step) -> int:
 
 def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
     """Yield the steps of a partition (a transaction with the runs before it), in the order in which they have to be
-    read. The batches with which a restore fills its gap are listed as a run, and do not count.
+    read. Batches with which a restore fills lost offsets appear as a run of records, but are not counted.
     """
     runs: list[tuple[int, int]] = []
     count = 0

@@ -151,7 +151,9 @@ class ObjectLog(EstimatedLog):
         return dict(zip(stored, found, strict=True))
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
-        """Return the cut of the wanted partitions of some commit-ordered topics."""
+        """Return the cut of some commit-ordered topics in the partitions that the read selects: for each partition, the
+        offset that divides the commits up to a commit sequence from the later ones.
+        """
         return self._cuts.cut(self._partitions_of_topics(topics), commit_sequence)
 
     def group(self, topic: str) -> str:
@@ -199,7 +201,8 @@ class ObjectLog(EstimatedLog):
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return the offsets that restores left without records, and the holes of the store.
+        """Return, for each range, the offsets that cannot be read: those that restores left without records, and those
+        of segments that the store lacks (holes).
 
         Raises:
             UsageError: only brokers can read some of the offsets.
@@ -241,7 +244,9 @@ class ObjectLog(EstimatedLog):
         self._found, self._read_s = {}, float("-inf")
 
     def close(self) -> None:
-        """Do nothing: `end_read` removes the pins, which tasks still need."""
+        """Do nothing. The pins, which protect the objects of the read from deletion, stay for the tasks until
+        `end_read`.
+        """
 
     def end_read(self) -> None:
         """Delete the pins of the read."""

@@ -1,9 +1,9 @@
 """Ranges of offsets of a read, and the parts of them that have records.
 
-The records of a range are not its offsets from start to end. A restore of the broker leaves offsets without records,
-and a segment can be missing in a store of Apache Kafka. `Readable` has the parts of a range that can be read. The
-planning of tasks, the limits of a micro-batch, the wait for a minimum, the admission of transactions and a count take
-their ranges from it, and never the difference between an end and a start.
+Not every offset from the start to the end of a range has a record: a restore of the broker leaves offsets without
+records, and a segment can be missing in a store of Apache Kafka. `Readable` has the parts of a range that can be read.
+Everything that measures a range must use these parts and not the difference between its end and its start: the planning
+of tasks, the limits and the minimum of a micro-batch, the choice of its transactions, and a count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,8 +47,8 @@ def offset_state(
         log_start: the log start offset.
         visible_end: the end for a reader with the isolation level of the read.
         log_end: the log end; only needed for an offset after the visible end.
-        may_lag: whether the log may still get records that exist elsewhere already: an object store gets those of the
-            broker's disk.
+        may_lag: whether the log may still get records that already exist elsewhere. An object store may: it gets the
+            records of the broker's disk later.
     """
     if offset < log_start:
         return OffsetState.REMOVED
@@ -61,10 +61,12 @@ class Absence(NamedTuple):
     """Offsets without readable records. `end` is exclusive.
 
     Attributes:
-        start: the first of them. A reader at `start` of a gap has read all records before it, and misses none.
+        start: the first of them. A reader whose position is the `start` of a gap has read all records before the gap,
+            and misses none.
         end: the offset of the next record that can be read.
         state: GAP, HOLE or REMOVED.
-        message: what a reader of them misses, for the user; empty for a gap, whose message names the reader's offset.
+        message: the text for a user whose read includes these offsets; empty for a gap, because the text then depends
+            on the reader's offset.
     """
 
     start: int
@@ -150,13 +152,13 @@ def readable_parts(
 def gaps_for(wanted: Range, gaps: Iterable[tuple[int, int]], is_lost: Callable[[int], bool]) -> list[Absence]:
     """Return the parts of a range that restores left without records.
 
-    A gap may be that of several restores without a record between them. A reader at the border between two of them has
-    read no lost record: for this reader, a gap ends at its offset, and another one begins there.
+    Several restores with no record between them leave one gap. A reader whose position is the border between two of
+    these restores has read no lost record. For such a reader, one gap ends at its offset and another one begins there.
 
     Args:
         wanted: the range.
         gaps: start and end of each gap, in the order of the offsets. Gaps that follow each other are joined.
-        is_lost: whether a reader at an offset in a gap has read lost records, or would miss them.
+        is_lost: returns whether a reader at this offset in a gap has read records that were lost, or would miss some.
     """
     found = []
     for start, end in gaps:

@@ -1,7 +1,7 @@
 """Finds the readable parts of a read's ranges, and reports lost records.
 
 Every range of a read passes through this module, with the log start, the lost offsets of restores and the holes of a
-store. What it returns is the only measure of how much there is to read: see `ranges`.
+store. Its result is the only measure of how much there is to read (see `ranges`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def report_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
     """Report the records that readers of these ranges miss: as an error or a warning, by the option failOnDataLoss.
 
     Raises:
-        DataLossError: they miss records, and failOnDataLoss is true.
+        DataLossError: a reader misses records, and failOnDataLoss is true.
     """
     for one in ranges:
         for message in one.losses:
@@ -50,8 +50,8 @@ def report_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
 
 
 def check_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
-    """Raise DataLossError as `report_losses` does, but log no warning. These ranges are only measured: they are
-    reported when their tasks are planned.
+    """Raise DataLossError as `report_losses` does, but log no warning. Use this for ranges that are only measured; the
+    warning is logged later, when their tasks are planned.
     """
     if options.fail_on_data_loss:
         report_losses(options, ranges)
@@ -86,7 +86,8 @@ def micro_batch_ranges(
         log_: the log.
         start: the offsets at which the micro-batch begins.
         end: the offsets at which it ends.
-        is_planned: whether the micro-batch is planned, so that losses are reported. If not, it is only measured.
+        is_planned: whether the tasks of the micro-batch are planned, so that losses are reported. If False, the
+            micro-batch is only measured.
 
     Raises:
         DataLossError: some of the records were removed, and failOnDataLoss is true.

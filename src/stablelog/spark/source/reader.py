@@ -79,7 +79,8 @@ def limits(options: ReadOptions) -> TaskLimits:
     """Return the limits for the size and the number of tasks that the options set.
 
     PySpark tells the process that plans a read nothing about the cluster. `stablelog.spark.register` sets the option
-    parallelism to the session's default parallelism. Without it, the cores of this machine count, which is the driver's.
+    parallelism to the session's default parallelism. Without it, the number of cores of this machine (the driver's) is
+    used.
     """
     return TaskLimits(
         options.target_size,
@@ -180,8 +181,8 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
 def _commits_of(
     options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, columns: Columns
 ) -> tuple[Callable[[int], Commits], str]:
-    """Return a pair: a function that lists the next transactions of a piece that end after an offset, and the name of
-    the transaction group of the topic; the name is empty if no column needs it.
+    """Return a pair: a function that lists the next transactions of a piece (a range of offsets) that end after a given
+    offset, and the name of the topic's transaction group. The name is empty if no column needs it.
     """
     if cluster is None:
         assert piece.stored is not None
@@ -328,8 +329,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._partitions, self._partitions_at = self._existing_partitions(), time.monotonic()
 
     def _existing_partitions(self) -> dict[TopicPartition, str]:
-        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. `stream_end` reports
-        their records as lost, because the stream's offsets name their partitions.
+        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. `stream_end` then
+        reports their records as lost, because the stream's offsets still contain their partitions.
         """
         found = self.source.partitions(there_only=not self.options.fail_on_data_loss)
         missing = set(self.options.topics) - {topic for topic, _ in found}

@@ -48,7 +48,7 @@ class Log(Protocol):
         """
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition."""
+        """Return the first offset of each partition, at which its log begins."""
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the visible end of each partition: the end for a reader with the isolation level of the options."""
@@ -57,7 +57,7 @@ class Log(Protocol):
         """Return the log end of each partition, below which offsets are assigned.
 
         A commit-ordered topic has no offsets after the visible end for a read-committed reader, because a record gets
-        its place with its commit.
+        its position with its commit.
         """
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -89,8 +89,8 @@ class Log(Protocol):
         count_max: int | None,
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
-        """Return an end offset for each range, by partition, so that all ranges together stay within a limit of
-        records and of stored bytes. A range without a readable part ends at its own end.
+        """Return an end offset for each range, by partition, so that all ranges together stay within a limit of records
+        and of stored bytes. A range without a readable part is not limited.
 
         Args:
             ranges: the ranges that a micro-batch could read.
@@ -100,8 +100,8 @@ class Log(Protocol):
         """
 
     def forget_listing(self) -> None:
-        """Drop what is known of an object store, so that the next call lists the store again. Logs without a store do
-        nothing.
+        """Drop the cached listing of an object store, so that the next call lists the store again. A log without a
+        store does nothing.
         """
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ def report_loss(options: ReadOptions, message: str) -> None:
     """Report that records are lost.
 
     Raises:
-        DataLossError: unless failOnDataLoss is false.
+        DataLossError: always, unless failOnDataLoss is false. Then the loss is logged as a warning.
     """
     if options.fail_on_data_loss:
         raise DataLossError(
@@ -201,7 +201,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
             raise UsageError(f"{partition_name(place)}: startingOffsets={start} is after endingOffsets={end}")
         if max(start, end) > latest[place]:
             log.warning(
-                "%s: %s; the batch reads no later offset, although its options name offset %s",
+                "%s: %s; the batch reads no later records, although its options name offset %s",
                 partition_name(place),
                 _held(log_, latest[place]),
                 max(start, end),
@@ -213,7 +213,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
 
 
 def _held(log_: Log, visible: int) -> str:
-    """Return the reason why a reader does not get the records from the visible end on, in words for a message."""
+    """Return in words, for a message, why a reader does not get the records after the visible end."""
     if log_.may_lag:
         return f"the store has records up to offset {visible} only"
     return f"an open transaction holds read-committed readers at offset {visible}"
@@ -278,8 +278,8 @@ def _ends_past(
     option: str,
     past: Collection[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Return the log end of each partition in `past`, whose bound is after the visible end. With the option cut, the
-    last cut is the end of all partitions.
+    """Return the log end of each partition in `past`: the partitions in which the bound of the read is after the
+    visible end. With the option cut, the offset at the last cut takes the place of the log end.
 
     Raises:
         UsageError: the last cut of the store is before the bound, so it is unknown whether the bound is a cut.
@@ -334,8 +334,8 @@ def _at_times(
 
 
 class Waiting:
-    """The partitions in which a stream waits, because their visible end is before its position. A warning is logged
-    when a partition begins to wait.
+    """The partitions in which a stream waits, because their visible end is before the stream's position. A warning is
+    logged when a partition begins to wait.
     """
 
     def __init__(self) -> None:

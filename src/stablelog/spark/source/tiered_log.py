@@ -38,8 +38,8 @@ REFRESH_S: Final = 30.0  # A manifest that does not have a range is read again a
 class TieredLog(SharedLog):
     """The log of brokers with tiered storage.
 
-    The brokers tell the ends of the partitions and the offsets that they have on their local disks. A range before them
-    is read from the store. A micro-batch at the end of the log therefore sends no request to the store. As long as the
+    The brokers report the ends of the partitions, and the offsets that they have on their local disks. Earlier offsets
+    are read from the store. A micro-batch at the end of the log therefore sends no request to the store. As long as the
     store has no object, the brokers serve all records.
     """
 
@@ -133,7 +133,11 @@ class TieredLog(SharedLog):
             stored.aborted(part.start, part.end)
             return stored.span(part.start, part.end, topic_id)
         except (DamageError, UnavailableError, ObjectMissingError, UnknownFormatError) as error:
-            log.warning("%s is read through its broker: %s", partition_name(part.place), error)
+            log.warning(
+                "%s is read through its broker, and not directly from the store: %s",
+                partition_name(part.place),
+                error,
+            )
             return None
 
     def _read_stored(self, wanted: Mapping[Range, str]) -> Iterator[TieredPartition]:
