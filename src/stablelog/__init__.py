@@ -102,7 +102,7 @@ _MODULES = {
 
 
 def __dir__() -> list[str]:
-    """List the public names, also those that are not imported yet."""
+    """Return the public names of the package, also those that are not imported yet."""
     return sorted({*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__"})
 
 

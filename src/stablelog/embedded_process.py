@@ -20,7 +20,8 @@ STOP_TIMEOUT_S: Final = 20.0
 
 @dataclass
 class BrokerResources:
-    """What a broker of `serve` holds: its process, its port and its temporary directory.
+    """The resources of a broker of `serve` that must be released at its end: its process, its port and its temporary
+    directory.
 
     This is a separate object, so that all of it can be released after the EmbeddedBroker was garbage-collected. Only
     the process that made the object releases anything: after a fork, the child process has a copy of the object.
@@ -92,7 +93,9 @@ def start_process(command: list[str], stderr: "IO[bytes] | int") -> "subprocess.
 
 
 def write(process: "subprocess.Popen[bytes]", text: bytes) -> None:
-    """Write to the standard input of a process. If the process has ended already, ignore it: its log tells why."""
+    """Write to the standard input of a process. If the process has ended already, do nothing: its log says why it
+    ended.
+    """
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         while text:  # a signal may end a write before the end of the text

@@ -111,7 +111,9 @@ class DamageError(StablelogError):
 
 
 class DecompressedSizeError(DamageError):
-    """The records of a batch decompress to more bytes than the caller accepts. No more memory was used than that."""
+    """The records of a batch decompress to more bytes than the caller accepts. The decompression was stopped at this
+    limit.
+    """
 
 
 class UnknownFormatError(StablelogError):
@@ -233,8 +235,8 @@ class ObjectExistsError(StablelogError):
 
 
 class DataLossError(StablelogError):
-    """Records that the caller asked for were removed: by retention, by DeleteRecords, or because their topic was deleted.
-    The message names the offsets or commit sequences that are left.
+    """Records that the caller asked for were removed: by retention, by DeleteRecords, or because their topic was
+    deleted. The message names the offsets or commit sequences that remain.
     """
 
 
@@ -332,7 +334,7 @@ def in_words(error: Exception) -> str:
 
 
 def named(names: Sequence[str], count_max: int) -> str:
-    """Join names to a text for a message: at most `count_max` names, and how many more there are."""
+    """Join names to a text for a message: the first `count_max` names, and the number of the others."""
     more = f" and {len(names) - count_max} more" if len(names) > count_max else ""
     return ", ".join(names[:count_max]) + more
 

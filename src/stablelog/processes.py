@@ -16,7 +16,9 @@ from stablelog.errors import UsageError
 
 
 class ForkAware(Protocol):
-    """An object that drops what belongs to the parent process after a fork."""
+    """An object that must be told of a fork, so that it can drop connections, locks and threads of the parent
+    process.
+    """
 
     def after_fork(self) -> None:
         """Drop the connections, locks and threads of the parent process. The method never waits, and changes nothing
@@ -25,7 +27,7 @@ class ForkAware(Protocol):
 
 
 class Process:
-    """Stands for one process: two processes never have the same object.
+    """Identifies one process: a forked process has another object.
 
     Attributes:
         id: the process id.

@@ -7,12 +7,12 @@ Each process that uses a directory holds a shared lock on it (`flock`), which th
 process ends. By the lock, others can tell a directory in use from an abandoned one: a broker that is killed cannot
 remove its directory. The next broker with a temporary directory removes such directories.
 
-A directory has the name `stablelog-serve-` and 16 hexadecimal digits. The subdirectory `data` is made under the lock: a
-directory without it may be new and not locked yet.
+The name of a directory is `stablelog-serve-` and 16 hexadecimal digits. Its subdirectory `data` is made only after the
+directory is locked, so a directory without it may be new and not locked yet.
 
 Other users may write to the directory for temporary files. So the broker's process gets the path by its standard input,
-because every user can read its arguments. It uses a directory only if this user alone has access. This user can remove
-such a directory. In a directory with the sticky bit, no other user can replace it.
+because every user can read its arguments. It uses a directory only if no other user has access to it. Because the
+directory for temporary files has the sticky bit, no other user can replace it.
 """
 
 import contextlib
@@ -53,8 +53,8 @@ def hold_directory(directory: Path) -> int | None:
     """Take a shared lock on a directory, which marks it as used.
 
     Returns:
-        The file descriptor that has the lock, until it is closed; None if there is no directory, or if its file system
-        has no locks. A symbolic link is no directory.
+        The file descriptor that has the lock, until it is closed; None if there is no directory (a symbolic link does
+        not count), or if its file system has no locks.
     """
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -107,8 +107,8 @@ def remove_directory(directory: Path) -> None:
 def end_and_remove(directory: Path) -> NoReturn:
     """End this process at once, and remove a directory of this user.
 
-    Another program replaces this one: no other thread of this process runs any more, and none can write a file into the
-    directory while it is removed. The other program keeps the process id.
+    The process replaces its program by one that removes the directory. No other thread then runs any more that could
+    write a file into the directory. The process id stays the same.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the other program keeps this, too
     with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ _LEGAL_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether Kafka accepts this name for a topic, by TOPIC_NAME_RULE."""
+    """Return whether Kafka accepts this name for a topic (the rule is in TOPIC_NAME_RULE)."""
     return (
         len(name) <= TOPIC_NAME_SIZE_MAX
         and name not in {".", ".."}
@@ -45,7 +45,8 @@ class ObjectRange(NamedTuple):
         key: the key of the object.
         start: the position of the first byte.
         size: the number of bytes.
-        proof: what the bytes are compared with when they are loaded; None if no manifest describes them.
+        proof: the checksums with which the bytes are compared when they are loaded; None if no manifest describes the
+            bytes.
     """
 
     key: str

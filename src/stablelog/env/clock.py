@@ -21,7 +21,7 @@ STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """The interface of the broker's clock. Packages with I/O read it. Packages without I/O get the current time as an
+    """The interface of the broker's clock. Only packages that do I/O read the clock. All others get the time as an
     argument: `now_ms` for broker time, `wall_ms` for the wall clock.
     """
 
@@ -31,7 +31,9 @@ class Clock(Protocol):
         """
 
     def wall_ms(self) -> int:
-        """Return the time of the wall clock: ms since 1970-01-01 UTC. It may move back."""
+        """Return the time of the wall clock: ms since 1970-01-01 UTC. It may move back when the machine's clock is
+        set.
+        """
 
     def continue_at(self, now_ms: int) -> None:
         """Set broker time, so that it continues the broker time of an earlier process. Call this before anything else

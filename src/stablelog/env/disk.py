@@ -1,9 +1,8 @@
 """The interfaces through which the code reads and writes files.
 
-After a crash of the machine, everything is durable that was synced before. Of the bytes that were appended to a file
-since its last `sync`, any subset may be lost, with a boundary at any byte. A creation, renaming or removal of a file
-since the last `sync_dir` of its directory may be undone. `kill -9` of the process loses nothing of a call that has
-returned.
+What was synced survives a crash of the machine. Of the bytes that were appended to a file since its last `sync`, a
+crash may lose any part, and keep any other. A creation, renaming or removal of a file since the last `sync_dir` of its
+directory may be undone. `kill -9` of the process loses nothing of a call that has returned.
 
 Every call raises DiskError for a failure of the operating system and FileNotFoundError for a missing path, and no other
 exception. `env.local_disk` is the real implementation. `stablelog.testing.sim_disk` is a simulation that passes the
@@ -50,7 +49,7 @@ class File(Protocol):
         """
 
     def read(self, position: int, size: int) -> bytes:
-        """Return a copy of `size` bytes at `position`; fewer only if the file ends before."""
+        """Return a copy of `size` bytes at `position`; fewer bytes only if the file ends before that."""
 
     def view(self, position: int, size: int) -> memoryview:
         """Return a view of `size` bytes at `position`. The view stays readable after the file is closed or removed.
@@ -195,9 +194,7 @@ def read_if_there(disk: Disk, path: Path) -> bytes | None:
 
 
 def pieces_of(content: Content) -> Iterable[bytes]:
-    """Return the pieces of a file's content, to be iterated in the order in which they are written. Content that is
-    one byte string is one piece.
-    """
+    """Return the pieces of a file's content, in the order in which they are written. A byte string is one piece."""
     return (content,) if isinstance(content, bytes) else content
 
 

@@ -31,7 +31,9 @@ class HttpResponse(NamedTuple):
 
 
 class _Received(io.RawIOBase):
-    """The bytes of a response until a deadline. The timeout of a socket alone would begin again with each byte."""
+    """The bytes of a response, which can be read only until a deadline. The timeout of a socket alone would not limit
+    the whole time, because it begins again with each byte.
+    """
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._connected = connected
@@ -95,7 +97,7 @@ def send_request(url: SplitResult, headers: Mapping[str, str], form: bytes | Non
 def check_size(content: bytes) -> None:
     """Raise OSError if a document is too long."""
     if len(content) > SIZE_MAX:
-        raise OSError(f"it has more than {SIZE_MAX} bytes")
+        raise OSError(f"the document has more than {SIZE_MAX} bytes")
 
 
 def shown_url(url: SplitResult) -> str:

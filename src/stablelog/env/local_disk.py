@@ -34,7 +34,7 @@ def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Calla
 
     Args:
         what: the verb that names the call in error messages, such as `listing`.
-        undone: whether an error means that nothing changed.
+        undone: whether the call has changed nothing if it fails.
         writes: whether the call writes, so that a read-only disk refuses the call.
     """
 
@@ -155,8 +155,8 @@ class LocalFile:
         return self._map[position:end]
 
     def will_need(self, position: int, size: int) -> None:
-        """Ask the kernel to read exactly these bytes into the page cache. Without this call, a later page fault would
-        read megabytes around these bytes, too.
+        """Ask the kernel to read exactly these bytes into the page cache. Without this call, the first access would
+        cause a page fault, which reads megabytes around these bytes, too.
         """
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):
@@ -192,8 +192,8 @@ class LocalFile:
             raise _disk_error(f"syncing {self._path}", error, undone=False) from error
 
     def close(self) -> None:
-        """Release the file descriptor; existing views stay readable. Errors are ignored, because they concern only
-        bytes that were not synced.
+        """Release the file descriptor; existing views of the file stay readable. Errors are ignored, because they
+        concern only bytes that were not synced.
         """
         if self._fd >= 0:
             with contextlib.suppress(OSError):

@@ -66,8 +66,9 @@ class DirectoryLock:
 def is_locked(directory: Path) -> bool:
     """Whether a broker has a data directory open. stablelog locks the file `.lock` by `flock`, Apache Kafka by `lockf`.
 
-    The lock is not kept. The lock of a broker on another machine may not be visible. If the file system has no locks, a
-    warning is logged, and the result is False. A directory without the file, such as a copy of partitions, is not open.
+    The function only looks: it does not keep the lock. The lock of a broker on another machine may not be visible. If
+    the file system has no locks, a warning is logged, and the result is False. A directory without the lock file, such
+    as a copy of partitions, counts as not open.
 
     Raises:
         UnavailableError: the lock file cannot be read.

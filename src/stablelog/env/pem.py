@@ -99,7 +99,7 @@ def _pem_file(path: str, text: str) -> Iterator[str]:
 
 
 def _is_about_the_pair(error: Exception) -> bool:
-    """Whether the error means that a key does not belong to its certificate."""
+    """Return whether an error of OpenSSL means that the key and the certificate do not belong together."""
     return isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH"
 
 

@@ -1,7 +1,8 @@
 """Responses that report an error for everything that a request asks for, as if a broker had refused it.
 
-The responses are built from the fields of the messages: an error code is the given one, an entry of the response stands
-for each entry of the request, and other fields are copied from the request or have the default of the schema.
+A response is built from the fields of its message class. Each error code is the given one. For each entry of the
+request, such as a topic, the response has an entry. All other fields are copied from the request, or have the default
+of the schema.
 """
 
 import dataclasses

@@ -51,7 +51,7 @@ class FaultProxy:
 
     @property
     def bootstrap(self) -> str:
-        """The proxy's address in the form of `bootstrap.servers`."""
+        """The proxy's address, to which clients connect, in the form of `bootstrap.servers`."""
         return f"{HOST}:{self.port}"
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class _AwaitedResponse:
 
     Attributes:
         correlation_id: the correlation id of the request.
-        fault: the fault that happens when the response is passed on.
+        fault: the fault that is reported as happened when the response is passed on; None if there is none.
         is_local: whether the proxy makes the response itself, and not the broker.
         local: the proxy's response; None to close the connection.
         is_dropped: whether the connection is closed instead of passing the response on.

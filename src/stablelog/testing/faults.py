@@ -150,7 +150,9 @@ class Faults:
         return self._add(Fault(FaultKind.DROP, api_named(api), count, client_id, is_delivered=is_delivered))
 
     def duplicate(self, api: str, *, count: int = 1, client_id: str | None = None) -> Fault:
-        """Deliver requests twice, one after the other on the same connection. The client gets the first response."""
+        """Deliver each request to the broker twice, one after the other on the same connection. The client gets the
+        first response.
+        """
         return self._add(Fault(FaultKind.DUPLICATE, api_named(api), count, client_id))
 
     def fail(self, api: str, error: str, *, count: int = 1, client_id: str | None = None) -> Fault:
@@ -158,7 +160,7 @@ class Faults:
         get the request. A Produce request with acks=0 has no response: its connection is closed.
 
         Raises:
-            UsageError: there is no such error, or responses of this API have no place for it.
+            UsageError: there is no such error, or the responses of this API have no field for an error.
         """
         api_key = api_named(api)
         if api_key in WITHOUT_ERRORS:

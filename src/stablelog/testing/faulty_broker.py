@@ -21,7 +21,8 @@ class FaultyBroker:
 
     Attributes:
         broker: the broker without the proxy; its `bootstrap` is not the address for clients.
-        faults: requests faults: `faults.delay`, `faults.drop`, `faults.duplicate`, `faults.fail`.
+        faults: the object by which a test requests faults: `faults.delay`, `faults.drop`, `faults.duplicate`,
+            `faults.fail`.
 
     Raises:
         UsageError: a setting is unknown or out of range.
@@ -66,7 +67,7 @@ class FaultyBroker:
 
     @property
     def faults(self) -> Faults:
-        """The faults of the next requests."""
+        """The object by which a test requests faults for the next requests, such as `faults.drop("Produce")`."""
         return self._proxy.faults
 
     @property

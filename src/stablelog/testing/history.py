@@ -29,7 +29,8 @@ class WrittenTransaction(NamedTuple):
     Attributes:
         values: the values of the records, in order. No value is written twice.
         writer: the writer's name. The history contains the transactions of a writer in the order of their writes.
-        commit_asked_s: when the commit was first requested; infinity for never, None for unknown.
+        commit_asked_s: the time in seconds at which the commit was first requested; infinity if it never was, None if
+            the time is unknown.
     """
 
     fate: Fate
@@ -185,7 +186,8 @@ def _check_acknowledged(
     acknowledged: Mapping[bytes, tuple[int, int]], everything: Mapping[int, Read]
 ) -> Iterator[str]:
     """Yield a description of each acknowledged record that is not in the log at its acknowledged offset, and of each
-    record that is stored more than once. The record must be there even if its transaction was aborted.
+    record that is stored more than once. A read-uncommitted reader must find the record even if its transaction was
+    aborted.
 
     Args:
         acknowledged: for each acknowledged value, the acknowledged partition and offset.

@@ -1,4 +1,4 @@
-"""Faults and stops that a test requests for the requests to an S3 server."""
+"""The faults that a test can request for the S3 server's next requests, and the stops of single requests."""
 
 import asyncio
 import threading
@@ -64,7 +64,9 @@ class S3Hold:
             TimeoutError: it has not come in time.
         """
         if not self._has_come.wait(timeout_s):
-            raise TimeoutError(f"no {self.kind} of a key like {self.key!r} has come within {timeout_s:g} s")
+            raise TimeoutError(
+                f"no {self.kind} request for a key like {self.key!r} has come within {timeout_s:g} s"
+            )
         return self._stopped_key
 
     def release(self) -> None:

@@ -20,7 +20,7 @@ class SimClock:
         return self._wall_ms
 
     def continue_at(self, now_ms: int) -> None:
-        """Set broker time."""
+        """Set broker time, as a broker does at its start to continue the time of an earlier process."""
         self._now_ms = now_ms
 
     def advance(self, ms: int) -> None:

@@ -178,7 +178,9 @@ class SimObjects:
     # -- the link ----------------------------------------------------------------------------------------------
 
     def send(self, size: int, under_way: int, limit_s: float) -> None:
-        """Let the bytes of a write cross the link. All parts that are under way share its speed."""
+        """Advance the simulated time by the time that the bytes of a write take on the link. All parts that are under
+        way share the speed of the link.
+        """
         if self.rate is None:
             return
         if under_way / self.rate > limit_s:
@@ -189,7 +191,7 @@ class SimObjects:
         self.sleep(size / self.rate)
 
     def receive(self, size: int) -> None:
-        """Let the bytes of a read cross the link, one after another, so that the read is never idle."""
+        """Advance the simulated time by the time that the bytes of a read take on the link."""
         if self.rate is not None:
             self.moved_size += size
             self.sleep(size / self.rate)
@@ -252,7 +254,7 @@ class SimObjects:
 
     def _apply_late(self, apply: Callable[[], bool]) -> None:
         self._later(apply)
-        raise UnclearError("no answer within the time limit")
+        raise UnclearError("the store has not answered within the time limit")
 
     def _answer_exists(self, _apply: Callable[[], bool]) -> None:
         raise ExistsError("409 Conflict")

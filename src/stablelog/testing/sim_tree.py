@@ -32,7 +32,7 @@ class Inode:
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """The present names in a directory, and its durable names, which a crash cannot change."""
+    """A directory: its present names, and its durable names, which a crash cannot change."""
 
     names: "dict[str, Node]" = field(default_factory=dict)
     durable: "dict[str, Node]" = field(default_factory=dict)

@@ -48,7 +48,8 @@ class ResourceType(IntEnum):
 class PatternType(IntEnum):
     """How the name in a rule or a filter selects resources.
 
-    MATCH is for filters only: it selects every rule that applies to the resource of the name.
+    MATCH is for filters only: it selects every rule that applies to the resource with this name, also rules with a
+    prefix or `*`.
     """
 
     UNKNOWN = 0
@@ -108,7 +109,7 @@ class AclBinding(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """A filter that selects rules. None, and ANY, match every value of a field."""
+    """A filter that selects rules. A field with the value None or ANY matches every value."""
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None

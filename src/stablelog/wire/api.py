@@ -1,4 +1,5 @@
-"""The keys of the supported APIs, and the properties of an API that the codec and a connection need.
+"""The keys of the supported APIs, and those properties of an API that the encoding of messages and the connections
+need.
 
 The module of each API in `broker.apis` declares its API. The classes of Kafka's messages are those of the library kio.
 The messages of stablelog's own APIs are in `wire.extension`; their keys are from a range that Kafka does not use.
@@ -97,8 +98,8 @@ class Api:
         served_from: the broker refuses requests of an older version, although ApiVersions names that version.
         is_long_poll: the response may wait for the requests of other clients, until a timeout in the request.
         is_heavy: a request takes much processor time. A connection runs only one heavy request at a time. This delays
-            no response, because the responses are sent in the order of the requests. Only for APIs that change
-            nothing: a request that waits for its turn would be overtaken by later requests.
+            no response, because the responses are sent in the order of the requests. Only for APIs that change nothing,
+            because later requests may overtake a request that waits for its turn.
         is_appending: the handler itself acquires `Connection.appending`, the lock that keeps the order of a
             connection's appends, before its first await. If False, the router acquires this lock.
         is_alone: the router holds `Connection.appending` until the handler returns, because the handler changes state

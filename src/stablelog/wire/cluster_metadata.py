@@ -23,7 +23,8 @@ class ClusterMetadataResponse(MetadataResponse):  # type: ignore[misc]  # mypy d
     """A Metadata response of versions 8 to 10.
 
     Attributes:
-        cluster_authorized_operations: a set, with one bit for each operation (`stablelog.security.acls.bits`).
+        cluster_authorized_operations: the operations that the client may carry out on the cluster, as an integer with
+            one bit for each (`stablelog.security.acls.bits`).
     """
 
     cluster_authorized_operations: int

@@ -22,7 +22,7 @@ def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
 
     Args:
         size: the size.
-        form: the layout of the size in versions that are not flexible.
+        form: the layout of the size field in versions that are not flexible: two or four bytes.
         flexible: whether the version is flexible.
     """
     return encode_uvarint(size + 1) if flexible else form.pack(size)
@@ -42,7 +42,7 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
     Args:
         data: the message.
         at: the position of the size.
-        form: the layout of the size in versions that are not flexible.
+        form: the layout of the size field in versions that are not flexible: two or four bytes.
         flexible: whether the version is flexible.
 
     Returns:
@@ -83,7 +83,7 @@ def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool
     """
     count, at = read_size(data, at, INT32, flexible=flexible)
     if count < 0:
-        raise ValueError(f"{what} is null")
+        raise ValueError(f"{what} is null, which is not allowed")
     items.count_items(count)
     return count, at
 

@@ -159,7 +159,7 @@ def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uu
         return None, topic_id if any(content) else None, at + UUID_SIZE
     name, at = read_text(data, at, flexible=version >= VERSION_FLEXIBLE)
     if name is None:
-        raise ValueError("the name of a topic is null")
+        raise ValueError("the name of a topic is null, which is not allowed")
     return name, None, at
 
 
@@ -182,7 +182,8 @@ def _read_partitions(
     """Read the partitions of a topic in a Fetch request, and skip the tagged fields of the topic.
 
     Returns:
-        A pair: the partitions, and the position after the topic. `items` counts the partitions.
+        A pair: the partitions, and the position after the topic. The partitions are counted in `items`, which refuses
+        too many.
     """
     flexible = version >= VERSION_FLEXIBLE
     form, epoch_at, offset_at = _partition_fields(version)
@@ -205,7 +206,7 @@ class FetchedPartition:
     Attributes:
         aborted: (producer id, first offset) of each aborted transaction among the records; None for a read_uncommitted
             reader.
-        records: whole batches, in pieces; the last batch may be cut off.
+        records: record batches as a list of buffers; the last batch may be incomplete.
     """
 
     index: int
@@ -289,7 +290,7 @@ def _write_partition(envelope: bytearray, version: int, partition: FetchedPartit
 def encode_fetch_request(
     version: int, offsets: Mapping[TopicPartition, int], size_max: int, isolation: int, *, wait_ms: int
 ) -> bytes:
-    """Encode the body of a Fetch request for at least one byte of any of these partitions.
+    """Encode the body of a Fetch request. The broker responds as soon as one of the partitions has at least one byte.
 
     Args:
         version: 4 to 12.
@@ -329,7 +330,7 @@ class Fetched:
     """A partition in a Fetch response, as the client reads it.
 
     Attributes:
-        records: version 2 record batches as they stand in the log; the last one may be cut off.
+        records: version 2 record batches as they are in the log; the last one may be incomplete.
         aborted: (producer id, first offset) of the aborted transactions among the records; empty for read_uncommitted.
         high_watermark: the first offset that is not durable.
         last_stable_offset: the first offset of the oldest open transaction, or the high watermark.

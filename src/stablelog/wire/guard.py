@@ -60,7 +60,8 @@ class Items:
 
     Attributes:
         left: the number of further items that the message may have.
-        strange: for each section of tagged fields with unknown ones: its begin, its end, and its bytes without them.
+        strange: for each section of tagged fields that contains unknown fields: its beginning, its end, and its bytes
+            without the unknown fields.
     """
 
     __slots__ = ("_count_max", "left", "strange")
@@ -192,8 +193,8 @@ def _nullable(inner: Step) -> Step:
 
 
 def _class(annotation: Any) -> Any:
-    """Return a type annotation unchanged, but typed as Any: mypy rejects the narrowed type of an annotation as a cache
-    key.
+    """Return a type annotation unchanged, with the static type Any. mypy would otherwise not accept the annotation as a
+    key of a cache.
     """
     return annotation
 

@@ -54,7 +54,7 @@ def oldest_version(api_key: int) -> int:
 
 
 class MessageNamespace:
-    """Base of objects that have the classes of messages as attributes."""
+    """Base class of objects whose attributes are the classes of messages."""
 
 
 class Messages(MessageNamespace):

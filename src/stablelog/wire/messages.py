@@ -1,5 +1,5 @@
-"""Codec for requests and responses. Handlers see each message only in the last version of its API: a request is decoded
-to that version, and a response is encoded from it in the version of the client.
+"""Codec for requests and responses. A request of any version is decoded into the last version of its API, and a
+response of the last version is encoded in the version of the client, so that handlers work with one version only.
 
 The message classes and their readers are those of the library kio (`wire.message_classes`).
 """
@@ -100,8 +100,8 @@ def decode_request(api: Api, version: int, frame: Buffer) -> tuple[str | None, A
 
 
 def has_many_topics(version: int, frame: Buffer) -> bool:
-    """Whether a Produce request has so many topics that `produce_in_steps` should decode it. False if it cannot be
-    decoded.
+    """Return whether a Produce request has so many topics that `produce_in_steps` should decode it; False if it is not
+    a valid request.
     """
     try:
         _, at = _read_header(frame, flexible=version >= produce.VERSION_FLEXIBLE)
@@ -222,7 +222,7 @@ repeated: dict[tuple[int, int, Any], bytes] = {}
 
 
 def _encode_once(api_key: int, version: int, response: Any) -> bytes:
-    """Encode the body of a response, or return the cached bytes of an equal response."""
+    """Return the encoded body of a response. The bytes are cached, so that an equal response is not encoded again."""
     key = (api_key, version, response)
     body = repeated.get(key)
     if body is None:

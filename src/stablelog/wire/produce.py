@@ -114,7 +114,7 @@ def has_many_topics(version: int, frame: Buffer, at: int) -> bool:
         at: the position of the body.
 
     Raises:
-        ValueError, struct.error: as `decode_produce_request`.
+        ValueError, struct.error: the bytes are not a Produce request: see `decode_produce_request`.
     """
     flexible = version >= VERSION_FLEXIBLE
     _, at = read_text(frame, at, flexible=flexible)
@@ -163,7 +163,7 @@ def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, Non
             yield
         name, at = read_text(data, at, flexible=flexible)
         if name is None:
-            raise ValueError("the name of a topic is null")
+            raise ValueError("the name of a topic is null, which is not allowed")
         partitions = []
         partition_count, at = read_count(data, at, "partitions", items, flexible=flexible)
         for place in range(partition_count):

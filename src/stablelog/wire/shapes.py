@@ -144,6 +144,8 @@ APIS_WITH_NEWER_ERRORS = frozenset(api_key for api_key, _ in _OLD_ERRORS)
 
 
 def error_for(api_key: int, version: int, error: ErrorCode) -> ErrorCode:
-    """Return `error` if this version of the API has this code; otherwise the older code that replaces it."""
+    """Return `error` if clients of this version of the API know this code; otherwise the older code that replaces
+    it.
+    """
     first_version, instead = _OLD_ERRORS.get((api_key, error), (0, error))
     return error if version >= first_version else instead

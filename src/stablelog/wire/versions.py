@@ -81,7 +81,8 @@ def _plan(source: type, target: type) -> Convert:
 
 
 def _field_plan(source: Any, target: Any) -> Convert | None:
-    """Build the function that converts the content of one field from the type `source` to the type `target`.
+    """Build the function that converts the content of one field between two versions of a message. `source` and
+    `target` are the types of the field in these versions.
 
     Returns:
         The function; None if the content stays the same.
@@ -121,7 +122,9 @@ def entity_in(annotation: Any) -> type | None:
 
 
 def implicit_default(annotation: Any) -> Any:
-    """Return the value of a field for which the schema has no default: empty, null or zero."""
+    """Return the value that a field gets if the schema has no default for it: empty, null or zero, depending on its
+    type.
+    """
     if _is_optional(annotation):
         return None
     if typing.get_origin(annotation) is tuple:

@@ -31,7 +31,7 @@ class ExistsError(Exception):
 
 
 class MissingError(Exception):
-    """The store has no object with this key."""
+    """The response of the store says that it has no object with this key."""
 
 
 class UnclearError(Exception):
@@ -69,8 +69,8 @@ class UploadPace(NamedTuple):
 
 
 class StoreRequests(Protocol):
-    """The interface of an object store in which each call makes one attempt of a request. A call blocks; any thread may
-    call.
+    """The interface of an object store in which each call makes one attempt of a request. The calls block. They may be
+    made in any thread.
 
     Every call may raise UnclearError or RejectedError.
     """

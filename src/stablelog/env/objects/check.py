@@ -52,8 +52,8 @@ def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> It
         now_s: a clock that is never set back.
 
     Yields:
-        The result of each test and of each measurement, as soon as it is known. A promise that the store breaks is a
-        result, too, and no error.
+        The result of each test and of each measurement, as soon as it is known. If the store breaks a promise, this is
+        a result and not an error.
 
     Raises:
         StoreError: the store rejects requests, or does not answer.
@@ -106,8 +106,8 @@ def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> It
 
 
 def _send(store: ObjectStore, key: str, piece: bytes, count: int) -> None:
-    """Upload an object of `count` equal pieces. If the link is slow, the first attempts may fail: they only find out
-    the rate of the link.
+    """Upload an object of `count` equal pieces. If the link is slow, the first attempts may fail, until the size of the
+    requests is adapted to the link.
     """
     for attempt in range(1, UPLOADS_MAX + 1):
         try:

@@ -330,7 +330,9 @@ class CloudRequests:
 
 
 def _is_final(text: str) -> bool:
-    """Whether an error message shows a status or code that the store would return again."""
+    """Return whether an error message contains a status or code that the store would return again, so that a retry
+    cannot help.
+    """
     kept = KEPT.search(text)
     if kept is not None:
         return kept[1] in FINAL_CODES
@@ -343,7 +345,7 @@ def _is_final(text: str) -> bool:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
-    """Check that all options belong to the store itself, for obstore.
+    """Check the names of the options that are passed to obstore: each must be an option of the store itself.
 
     Raises:
         ValueError: an option is one of the HTTP client, or is given twice under two names.
@@ -369,7 +371,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 class _Counted:
-    """The pieces of an upload, with a count of the bytes that were sent.
+    """The pieces of an upload, with a count of the bytes that were handed out so far.
 
     Attributes:
         size: the size in bytes of all pieces that were yielded.
@@ -382,7 +384,9 @@ class _Counted:
         self.is_all = False
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield the first pieces, and free each of them after its use. Then yield the other pieces."""
+        """Yield all pieces in order: first those that were read in advance, each of which is freed after its use, and
+        then the rest.
+        """
         while self._first:
             piece = self._first.popleft()
             self.size += len(piece)

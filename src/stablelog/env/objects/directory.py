@@ -204,10 +204,11 @@ class DirectoryRequests:
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    """Handle the error of a directory that cannot be read during a listing.
+    """Handle the error of a directory that cannot be read during a listing: raise it again, unless the directory was
+    removed.
 
-    The error is raised again, because a listing that leaves out the directory's objects would be wrong. The only
-    exception is a directory that was removed meanwhile: it has no objects, so its error is ignored.
+    A listing that leaves out the directory's objects would be wrong. A directory that was removed meanwhile has no
+    objects, so its error is ignored.
     """
     if not isinstance(error, FileNotFoundError):
         raise error

@@ -39,7 +39,7 @@ class Patience(NamedTuple):
     """How long a call to an object store retries its request, and how long it waits between two attempts.
 
     Attributes:
-        limit_s: after this time no further attempt begins.
+        limit_s: the time in seconds after which no further attempt begins.
         pause_s: the pause after the first attempt; it doubles up to `pause_s_max`.
         pause_s_max: the longest pause.
     """
@@ -50,8 +50,8 @@ class Patience(NamedTuple):
 
 
 class _Source:
-    """The pieces of an upload, produced by the caller's code. If this code raises an exception, the exception is kept.
-    The upload then ends with it, instead of retrying as after a failure of the store.
+    """The pieces of an upload, produced by the caller's code. If this code raises an exception, the upload ends with
+    that exception. Without this class, the store would treat it as its own failure and retry.
 
     Args:
         pieces: returns the content from its beginning.
@@ -233,7 +233,7 @@ class ObjectStore:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def list_after(self, directory: str, after: str = "") -> list[StoredObject]:
-        """Return the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys.
+        """Return the objects whose keys begin with `directory/` and come after the key `after`, in the order of keys.
 
         Raises:
             StoreError: the store did not answer in time, or rejects the request.

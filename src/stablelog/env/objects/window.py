@@ -56,8 +56,8 @@ class TransferWindow:
     def reserve(
         self, size: int, last_s: Callable[[], float], *, total: int | None = None
     ) -> Iterator[Callable[[], None]]:
-        """Context in which a request of this size is under way. At its beginning, wait until the window has room for
-        the request. At its end, adapt the window to the time that the request took.
+        """Context for a request of this size, which is sent in the `with` block. At its beginning, wait until the
+        window has room for the request. At its end, adapt the window to the time that the request took.
 
         Args:
             size: how many bytes of the request are transferred at the same time. A request that is larger than the

@@ -3,9 +3,9 @@
     [<group>/]joint:<key>:<version>:<run>:<partition>:<attempt>
 
 A child is one transaction of a joint commit. The key and the parts after it are percent-quoted, so that they contain
-neither `:` nor `/`. An id that begins with `joint:` but does not have all these parts is an ordinary transactional id, and so
-is one that `child_id` would write in another way, such as with a quoted letter: two ids of one child would pass
-different ACLs.
+neither `:` nor `/`. An id that begins with `joint:` but does not have all these parts is an ordinary transactional id,
+and so is an id that `child_id` would write in another way, such as one with a quoted letter. Otherwise one child could
+have two ids, for which different ACLs apply.
 """
 
 import re
@@ -66,7 +66,8 @@ def child_prefix(key: str, *, group: str = "") -> str:
 def child_of(transactional_id: str) -> Child | None:
     """Parse a transactional id. Return None if it is not the id of a child of a joint commit.
 
-    The result is cached, so an id that is too long for a transactional id is not parsed.
+    The result is cached. An id that is too long for a transactional id is not parsed, so that it takes no memory of the
+    cache.
     """
     if len(transactional_id) > TRANSACTIONAL_ID_SIZE_MAX or PREFIX not in transactional_id:
         return None

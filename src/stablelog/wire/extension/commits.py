@@ -1,4 +1,5 @@
-"""The message that asks where transactions begin and end in a partition of a commit-ordered topic.
+"""The messages of DescribeCommits, which reports where transactions begin and end in a partition of a commit-ordered
+topic.
 
         10005 DescribeCommits   the next transactions after a position, or after a commit sequence
 

@@ -1,4 +1,5 @@
-"""The message that asks for a cut: the offset in each partition where the transactions up to a commit sequence end.
+"""The messages of DescribeCut, which reports a cut: for each partition, the offset at which the transactions up to a
+commit sequence end.
 
     10004 DescribeCut   the offset after the last commit with a sequence up to R, in every partition of the topics
 

@@ -119,7 +119,7 @@ class CommitJointRequest(ExtensionRequest):
     """Request to commit these open transactions as the children of one joint commit: all of them or none.
 
     Attributes:
-        group, key, version: the joint commit, as in BeginJointRequest.
+        group, key, version: identify the joint commit, as in BeginJointRequest.
         run: the start of the writer that commits. The commit is refused if another start of the writer has begun this
             version since. Null: any start may commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
@@ -143,7 +143,8 @@ class CommitJointRequest(ExtensionRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJointResponse(ExtensionResponse):
-    """Response with the commit, made now or before, or with an error. After an error nothing was decided.
+    """Response that reports the commit, which this request or an earlier one has made, or an error. After an error
+    nothing was decided.
 
     Attributes:
         error_message: the error as text, with the name of the child if a child cannot be committed; null without an
@@ -167,7 +168,7 @@ class AbortJointRequest(ExtensionRequest):
     """Request to abort these children of a joint commit, unless this version of its key is committed.
 
     Attributes:
-        group, key, version: the joint commit, as in BeginJointRequest.
+        group, key, version: identify the joint commit, as in BeginJointRequest.
         run: the name of a start of the writer. If it is given, the broker aborts all children that this start has in
             the version, and refuses children that this start begins in it later. Null: only `children` are aborted.
         children: the transactions to abort.

@@ -2,7 +2,7 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_alice="c";
 
-Kafka's settings have this form, and operators know it. Of a module's class name only the last part counts.
+Kafka's settings have this form, which operators know. Only the last part of the module's class name matters.
 """
 
 import re
@@ -72,9 +72,9 @@ def parse_jaas(text: str) -> Jaas:
     if end < 2 or signs[end] != ";" or ";" in signs[:end] or any(signs[:2]):
         raise ValueError("write one login module, a flag, its options and a semicolon at the end")
     if texts[1].lower() not in FLAGS:
-        raise ValueError(f"after the login module comes one of {', '.join(FLAGS)}")
+        raise ValueError(f"the flag after the login module must be one of {', '.join(FLAGS)}")
     if signs[2:end] != ["", "=", ""] * ((end - 2) // 3):
-        raise ValueError('an option is name="value"')
+        raise ValueError('an option must have the form name="value"')
     rest = texts[2:end]
     names, values = rest[0::3], rest[2::3]
     if len(set(names)) != len(names):
@@ -117,7 +117,7 @@ def check_module(mechanism: str, jaas: Jaas) -> Jaas:
     """Check that a login module belongs to a SASL mechanism, and return it.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the login module belongs to another mechanism.
     """
     if jaas.module != MODULES[mechanism]:
         raise ValueError(f"the login module of {mechanism} is {MODULES[mechanism]}, not {jaas.module}")

@@ -91,7 +91,7 @@ def decode_token(message: bytes) -> TokenMessage:
     pairs = [pair.split("=", 1) for pair in found["pairs"].split(SEPARATOR)[:-1]]
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise SaslMessageError("the message of OAUTHBEARER has a pair twice")
+        raise SaslMessageError("the message of OAUTHBEARER has the same name twice")
     auth = _AUTH.fullmatch(values.pop("auth", ""))
     if auth is None:
         raise SaslMessageError("the message of OAUTHBEARER has no bearer token")

@@ -244,8 +244,8 @@ def _decoded(text: str) -> bytes:
     """Decode base64.
 
     Raises:
-        SaslMessageError: the text is not the one encoding of these bytes: unused bits in the last character are set.
-            A message with another text would be another message with the same proof.
+        SaslMessageError: the text is not base64, or is not the canonical encoding of its bytes (unused bits of the last
+            character are set). Other encodings are refused, so that only one message has a given proof.
     """
     try:
         content = base64.b64decode(text, validate=True)
