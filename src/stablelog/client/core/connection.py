@@ -406,10 +406,7 @@ class BrokerConnection(ABC):
         try:
             prefix = yield Receive(self, SIZE.size)
             if self._versions is None and bytes(prefix[:2]) == TLS_ALERT:
-                raise ConnectionResetError(
-                    "the broker responds in TLS, and the client is not set to TLS: set "
-                    "security.protocol=SSL or SASL_SSL"
-                )
+                raise ConnectionResetError("the broker responds in TLS, and this client does not use TLS")
             return (yield Receive(self, self._frames.read_size(prefix)))  # type: ignore[no-any-return]
         except BaseException as error:
             self._break_off(error, (OSError, ValueError), "did not respond to", api_key)

@@ -229,7 +229,7 @@ class _Reader:
                 if not callable(value):
                     raise self._refusal(f"{known} is not a function")
             elif not isinstance(value, str):
-                raise self._refusal(f"the value of {known} must be text")
+                raise self._refusal(f"the value of {known} is not text")
             elif not known.endswith(".location") and not _is_unicode(value):
                 raise self._refusal(f"{known} has bytes that are not UTF-8")  # from the environment
             self._values[known] = value
