@@ -17,8 +17,8 @@ THREAD_COUNT: Final = 4
 
 
 class LoadedRanges:
-    """Cache of byte ranges that downloads what is missing. Implements `tier.segment_bytes.Cache`; `get` waits for the
-    store and never returns None.
+    """Cache of byte ranges that downloads what is missing. Implements `tier.segment_bytes.Cache`; Unlike in the
+    broker's cache, `get` waits for the store and never returns None.
 
     Args:
         store: the object store.

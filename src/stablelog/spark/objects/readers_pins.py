@@ -30,7 +30,8 @@ _renewed: set[tuple[uuid.UUID, int]] = set()  # By read: the renewals that this 
 
 
 class DriversPins:
-    """The pins that the driver of a read creates.
+    """The pins that the driver of a read creates. A pin is an object that asks the broker to keep the segments of a
+    partition.
 
     Args:
         store: the object store.
@@ -103,8 +104,9 @@ def _pin_id(partition: RemotePartition, read_id: uuid.UUID, period: int) -> uuid
 def _create(
     store: ObjectStore, partition: RemotePartition, start: int, read_id: uuid.UUID, period: int
 ) -> bool:
-    """Create a pin in the store. Return True if the pin exists now, and False if the store rejects it, for example
-    because the reader may not write there.
+    """Create a pin in the store: an object that asks the broker to keep the segments of a partition from `start` on.
+    Return True if the pin exists now, and False if the store rejects it, for example because the reader may not write
+    there.
     """
     if store in _refused:
         return False

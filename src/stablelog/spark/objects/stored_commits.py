@@ -1,11 +1,11 @@
 """Cuts of topics in an object store, and the transactions of their partitions, without a broker.
 
-A broker knows which commits are resolved: their markers are durable in all partitions. In the store, each partition ends
-somewhere else, and a transaction may be there in one partition and not yet in another. A partition has its transactions
-in the order of their commit sequences. So the store has every transaction up to the commit sequence R, in all
-partitions, if each partition has a transaction with R or a later commit sequence. That R is the last cut of the store.
-Only the children of a joint commit share a commit sequence: while one of them may still be open at the end of a
-partition, the last commit sequence of the partition does not count.
+In the store, the copies of the partitions end at different commits, so a transaction may be in the store in one
+partition and not yet in another. Each partition has its transactions in the order of their commit sequences. So if
+every partition has a transaction with the commit sequence R or a later one, the store has all transactions up to R, in
+all partitions. The greatest such R is the last cut of the store. One case needs care: the children of a joint commit
+have the same commit sequence. While one of them may still be open at the end of a partition, the last commit sequence
+of this partition does not count.
 """
 
 import logging
@@ -141,8 +141,8 @@ class StoredCuts:
         return next(iter(groups))
 
     def _tell(self, last: int, latest: int, behind: TopicPartition) -> None:
-        """Log because of which partition the last cut of the store is before the latest commit. This is a warning only
-        if the cut does not move: a store that is still written to always lags.
+        """Log which partition holds the last cut of the store back behind the latest commit. The line is a warning only
+        if the cut has not moved since the last call, because a store that is still written to always lags a little.
 
         Args:
             last: the commit sequence of the last cut.

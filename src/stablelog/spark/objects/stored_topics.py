@@ -189,8 +189,9 @@ class OwnTopics:
 def read_again(
     store: ObjectStore, partition: RemotePartition, *, committed: bool, pins: ReadersPins | None
 ) -> TieredPartition | None:
-    """Return a partition as it is in the store now, after an object of it was missing: its present manifest is read
-    or, if Apache Kafka has written it, its objects are listed again. Return None if the topic was deleted.
+    """Return a partition as it is in the store now, after one of its objects was found to be missing. Its last manifest
+    is read again; if Apache Kafka has written the partition, its objects are listed again. Return None if the topic was
+    deleted.
 
     Args:
         store: the object store.

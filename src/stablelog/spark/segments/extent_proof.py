@@ -1,4 +1,5 @@
-"""Proof of a sealed segment in a task: the batch headers of the log file are checked before records are decoded.
+"""Proof of a sealed segment in a Spark task: the batch headers of the segment's log file are checked before any record
+of the file is decoded.
 
 The task reads the batch headers of the whole log file, even if it needs only a part of the file. It compares the
 CRC-32C over the headers with the CRC in the segment's summary. It does not read the records. A worker process proves a
@@ -53,7 +54,9 @@ def prove_segment(descriptor: int, extent: FileExtent) -> None:
 
 
 def _name_damage(extent: FileExtent, inode: int) -> None:
-    """Repeat the check of a log file with the broker's slower code, which raises an error that names the damaged batch."""
+    """Raise an error that names the damaged batch: repeat the check of the log file with the broker's slower code,
+    which finds the batch.
+    """
     assert extent.proof is not None
     try:
         for _ in prove_headers(LocalDisk(read_only=True), Path(extent.path), *extent.proof):

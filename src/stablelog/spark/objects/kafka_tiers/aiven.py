@@ -1,9 +1,9 @@
 """The layout of Aiven's plugin for object stores. The plugin writes the manifest of a segment last.
 
-A manifest without compression and without encryption says that the object `.log` is Kafka's log file, byte for byte, and
-where the indexes are in the object `.indexes`. With compression, the log file is not Kafka's. With encryption, the
-indexes are not either. Only a broker with the plugin can read such a segment, so a read of the store leaves it to the
-brokers, or is refused if it needs the segment.
+If the plugin neither compresses nor encrypts, the object `.log` is Kafka's log file, byte for byte, and the manifest
+says where the indexes are in the object `.indexes`. With compression, the object `.log` is another file; with
+encryption, the indexes cannot be read either. Only a broker with the plugin can read such a segment. A read of the
+store then leaves the segment to the brokers, or is refused if it has no brokers.
 
 Source: ObjectKeyFactory, SegmentManifestV1, SegmentIndexesV1 and KafkaTypeSerdeModule of
 Aiven-Open/tiered-storage-for-apache-kafka.
@@ -38,7 +38,9 @@ class Aiven:
     required = frozenset({LOG, INDEXES, MANIFEST})
 
     def is_used(self, store: ObjectStore) -> bool:
-        """Whether the directory of a topic has directories of partitions."""
+        """Return whether the store has this layout: whether the directory of a topic contains directories of
+        partitions.
+        """
         # A directory of LocalTieredStorage may have such a name, but it has only files.
         return any(aiven_topic_of(name) is not None and _numbers(store, name) for name in store.directories())
 
@@ -108,7 +110,7 @@ def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
         upload.base_offset,
     )
     if found != wanted:
-        raise ValueError(f"it describes the segment {found}")
+        raise ValueError(f"it describes another segment, {found}")
 
 
 def _segment(upload: Upload, manifest: dict[str, Any], refusal: str) -> KafkaSegment:
@@ -119,7 +121,7 @@ def _segment(upload: Upload, manifest: dict[str, Any], refusal: str) -> KafkaSeg
     places = {} if _is_encrypted(manifest) else _index_places(upload, manifest)
     metadata = manifest["remoteLogSegmentMetadata"]
     if _number(metadata["endOffset"]) < upload.base_offset:
-        raise ValueError(f"its end offset is {metadata['endOffset']}")
+        raise ValueError(f"its end offset is not valid: {metadata['endOffset']}")
     return KafkaSegment(
         upload.segment_id,
         upload.base_offset,
@@ -154,5 +156,5 @@ def _index_places(upload: Upload, manifest: dict[str, Any]) -> dict[IndexKind, O
 
 def _number(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} stands where a number should")
+        raise ValueError(f"it has {value!r} where a number is expected")
     return value

@@ -1,12 +1,13 @@
-"""The segments of a partition without overlaps: which copy has which offsets.
+"""Chooses, among overlapping segments of a partition, which copy is read for which offsets.
 
 A new leader copies from the end of what it finds in the store, in segments of its own. Its segments may overlap those of
 earlier leaders. An attempt that failed may have left a whole copy, too. All copies of an offset have the same batch, and
 batches begin at the same offsets in all copies. Of two copies, either may therefore be read.
 
-This is not so after an unclean election: the new leader may lack the last batches of the earlier one and write others at
-their offsets. Each segment has the leader epochs of the log from its beginning to the end of the segment. Those of the
-latest leader describe the log; what an earlier leader wrote at offsets of a later epoch is not a part of it.
+After an unclean leader election this is not true: the new leader may lack the last batches of the earlier one, and
+write others at their offsets. Each segment has the list of the log's leader epochs up to its end. The list of the
+latest leader describes the log. Batches that an earlier leader wrote at offsets of a later epoch are not a part of the
+log.
 """
 
 import itertools

@@ -44,7 +44,7 @@ class LocalTiered:
         self._root = root
 
     def is_used(self, store: ObjectStore) -> bool:
-        """Whether a directory of a partition has files of a segment."""
+        """Return whether the store has this layout: whether a directory of a partition contains files of a segment."""
         return any(uploads_of(store, partition) for partition in self._partitions(store))
 
     def topics(self, store: ObjectStore) -> set[str]:

@@ -27,8 +27,8 @@ from stablelog.tier.remote_segment import RemoteSegment
 class KafkaPartition(TieredPartition):
     """A partition in a store of Apache Kafka, which has no manifests and no pins.
 
-    Its manifest has the segments that can be read. Only a broker can read those with a refusal. A range without their
-    offsets can be read all the same.
+    The attribute `manifest` is made from the listed segments. Segments with a `refusal` are compressed or encrypted, so
+    that only a broker can read them; all other ranges of offsets can be read.
 
     Args:
         store: the object store.
@@ -158,7 +158,8 @@ class KafkaPartition(TieredPartition):
         return found
 
     def _stable_end(self, place: int) -> int:
-        """Return the end offset for the reader if the store had no segment after this one.
+        """Return the end offset that the partition would have for the reader if the segment at index `place` were the
+        last one in the store.
 
         A transaction that is open at the end of the segment may be aborted in the next one. The producer snapshot of the
         segment has the transactions that are open at its end.

@@ -29,8 +29,9 @@ class KafkaSegment(RemoteSegment):
     Attributes:
         log_object: the key of its log file.
         is_cut: whether the last batches of the log file are left out.
-        indexes: the places of its indexes. A segment without aborted transactions has no transaction index.
-        refusal: why only a broker can read the log file; empty if it is Kafka's.
+        indexes: for each of its indexes, the object and the byte range in which it is stored. A segment without aborted
+            transactions has no transaction index.
+        refusal: why only a broker can read the log file, in words; empty if it can be read here.
     """
 
     log_object: str = ""
@@ -43,7 +44,9 @@ class KafkaSegment(RemoteSegment):
         return self.log_object
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
-        """Return the place of an index of this segment; None if the index is missing or empty."""
+        """Return the object and the byte range in which an index of this segment is stored; None if the index is
+        missing or empty.
+        """
         place = dict(self.indexes).get(kind)
         return place if place is not None and place.size else None
 
@@ -141,7 +144,9 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
 
 
 def _cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
-    """Return positions in a log file at which batches begin, about equally far from each other."""
+    """Return positions in a log file at which it can be divided: batches begin there. They are about equally far from
+    each other.
+    """
     count = min(log_size // STRETCH_SIZE, STRETCH_COUNT_MAX)
     wanted = (log_size * number // count for number in range(1, count))
     return sorted({index.position_at_or_before(position) for position in wanted} - {0})
