@@ -12,7 +12,6 @@ from stablelog.tier.index_object import (
     VERSION,
     CommitFiles,
     IndexKind,
-    IndexRange,
     directory_crc,
     encode_indexes,
     index_range,
@@ -85,12 +84,14 @@ def test_the_manifest_tells_the_range_of_each_index_whose_size_it_has():
     content = encode_indexes({**files, IndexKind.PRODUCERS: b"producers"})
     for kind, file in files.items():
         found = index_range(summary(files), commit(files), kind)
-        assert found == IndexRange(content.index(file), len(file), crc32c(file))
+        assert found == (content.index(file), len(file), crc32c(file))
 
 
 def test_the_indexes_that_the_manifest_describes_are_returned_with_the_other_files():
     files = {**INDEXES, **COMMIT_INDEXES, IndexKind.PRODUCERS: b"producers"}
-    found = proven_indexes(encode_indexes(files), "x", summary(files), commit(files), directory_crc(files))
+    found = proven_indexes(
+        encode_indexes(files), "x", summary(files), commit(files), directory_crc(encode_indexes(files))
+    )
     assert {kind: bytes(file) for kind, file in found.items()} == files
 
 
@@ -109,7 +110,7 @@ def test_another_file_whose_crc_only_the_directory_has_is_refused():
     with pytest.raises(
         DamageError, match=r"^x: the object of indexes is not the one that the manifest describes"
     ):
-        proven_indexes(encode_indexes(other), "x", summary(mine), None, directory_crc(mine))
+        proven_indexes(encode_indexes(other), "x", summary(mine), None, directory_crc(encode_indexes(mine)))
 
 
 def test_without_a_summary_the_files_count_as_they_are():

@@ -11,7 +11,6 @@ from stablelog.errors import DamageError, NotLoadedError, UnknownFormatError
 from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, RemotePartition
 from stablelog.tier.records import (
-    CUSTOM_METADATA_SIZE_MAX,
     DeletionState,
     PartitionDeleteRecord,
     SegmentId,
@@ -162,7 +161,8 @@ def test_a_summary_and_cut_points_travel_in_the_record_and_kafkas_limit_holds():
     from stablelog.log.indexes.summary import SUMMARY, Summary
 
     summary = Summary(100, 200, log_size=1 << 20, stable_offset=200).encode()
-    assert len(summary) == SUMMARY.size <= CUSTOM_METADATA_SIZE_MAX
+    kafkas_default_limit = 128
+    assert len(summary) == SUMMARY.size <= kafkas_default_limit
     record = VECTORS[4][0]
     held = {**HELD, "custom_metadata": summary, "cut_points": bytes(range(128))}
     record = SegmentSnapshotRecord(segment=SEGMENT_ID, state=SegmentState.COPY_FINISHED, **held)

@@ -23,7 +23,7 @@ def test_an_object_with_the_same_indexes_and_another_producer_snapshot_is_refuse
     files[IndexKind.PRODUCERS] = b"mine"
     row = written(150).remote.manifest.segments[0]
     summary = Summary(row.base_offset, row.end_offset, log_size=row.size)
-    segment = replace(row, summary=summary, indexes_crc=directory_crc(files))
+    segment = replace(row, summary=summary, indexes_crc=directory_crc(encode_indexes(files)))
     assert segment.indexes_in(encode_indexes(files), "x")[IndexKind.PRODUCERS] == b"mine"
     other = encode_indexes({**files, IndexKind.PRODUCERS: b"your"})
     with pytest.raises(DamageError, match=r"^x: the object of indexes is not the one"):

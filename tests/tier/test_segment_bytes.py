@@ -12,7 +12,7 @@ from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.partition import Isolation
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.names import INDEXES
-from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes, check_proof, size_of
+from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes, check_proof
 from stablelog.types import ObjectRange, RangeProof
 from tests.log.timeline import NOW_MS
 from tests.tier.stored_segments import (
@@ -26,6 +26,15 @@ from tests.tier.stored_segments import (
     written,
 )
 from tests.tier.tiered_log import PARTITION
+
+
+def missing_of(content, row, *kinds):
+    """The ranges of indexes that must be loaded first."""
+    try:
+        content.require_indexes([row], *kinds)
+    except NotLoadedError as error:
+        return list(error.ranges)
+    return []
 
 
 @pytest.mark.parametrize("chunk_size", [61, 150, 4 << 20])
@@ -179,18 +188,18 @@ def test_the_chunks_of_damaged_bytes_are_dropped(cache, content, segment):
 
 def test_an_index_is_asked_for_once_and_then_read(cache, content, segment):
     row, _, indexes = segment
-    (wanted,) = content.missing_index_ranges(row, IndexKind.OFFSETS)
+    (wanted,) = missing_of(content, row, IndexKind.OFFSETS)
     with pytest.raises(NotLoadedError) as missing:
         content.index_bytes(row, IndexKind.OFFSETS)
     assert missing.value.ranges == (wanted,)
     cache.ranges[wanted] = indexes[wanted.start : wanted.start + wanted.size]
-    assert content.missing_index_ranges(row, IndexKind.OFFSETS) == []
+    assert missing_of(content, row, IndexKind.OFFSETS) == []
     assert content.index_bytes(row, IndexKind.OFFSETS) == indexes[: row.summary.index_size]
 
 
 def test_an_empty_index_needs_no_request(content, segment):
     row, _, _ = segment
-    assert content.missing_index_ranges(row, IndexKind.TRANSACTIONS) == []
+    assert missing_of(content, row, IndexKind.TRANSACTIONS) == []
     assert content.index_bytes(row, IndexKind.TRANSACTIONS) == b""
 
 
@@ -221,7 +230,7 @@ def loaded(cache, content, segment):
 
 def test_a_loaded_segment_finds_the_batch_of_each_offset(cache, content, loaded, segment):
     row, log, indexes = segment
-    (wanted,) = content.missing_index_ranges(row, IndexKind.OFFSETS)
+    (wanted,) = missing_of(content, row, IndexKind.OFFSETS)
     cache.ranges[wanted] = indexes[wanted.start : wanted.start + wanted.size]
     for at, header in headers_in(log):
         found = loaded.find(header.base_offset)
@@ -242,12 +251,9 @@ def test_the_first_batch_of_a_segment_and_one_after_a_known_position_need_no_ind
 
 def test_a_lookup_by_time_asks_for_both_indexes_at_once(content, loaded, segment):
     row, _, _ = segment
-    with pytest.raises(NotLoadedError) as missing:
+    with pytest.raises(NotLoadedError) as error:
         _ = loaded.time_index
-    kinds = IndexKind.TIMES, IndexKind.OFFSETS
-    assert missing.value.ranges == tuple(
-        one for kind in kinds for one in content.missing_index_ranges(row, kind)
-    )
+    assert list(error.value.ranges) == missing_of(content, row, IndexKind.TIMES, IndexKind.OFFSETS)
 
 
 def test_a_batch_with_offsets_of_another_segment_is_refused_and_its_chunk_loaded_again(
@@ -326,8 +332,3 @@ def test_an_index_is_proven_by_the_crc_of_its_bytes():
 
 def test_bytes_that_no_manifest_describes_need_no_proof():
     check_proof(b"anything", ObjectRange("key", 0, 8), "")
-
-
-def test_the_size_of_ranges_is_that_of_all_together():
-    assert size_of([ObjectRange("a", 0, 3), ObjectRange("b", 9, 4)]) == 7
-    assert size_of([]) == 0

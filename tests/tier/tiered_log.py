@@ -121,7 +121,11 @@ class Tier:
         row = copied_segment(summary, epochs, segment_id=identity, broker_id=1, now_ms=NOW_MS)
         commit = None if self.partition.view is None else self.commit_files(segment)
         row = replace(
-            row, cut_points=points, header_crcs=crcs, commit=commit, indexes_crc=directory_crc(files)
+            row,
+            cut_points=points,
+            header_crcs=crcs,
+            commit=commit,
+            indexes_crc=directory_crc(encode_indexes(files)),
         )
         return (
             row

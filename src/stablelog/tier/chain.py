@@ -31,21 +31,29 @@ A broker takes over the chain by these steps. None of the steps can be left out:
 The last manifest of an epoch, its claim and its fence are never deleted, and a fenced broker deletes nothing.
 
 The functions are generators. They yield requests (`List`, `Create`, `Get`, `Delete`), and the caller sends the answer to each
-request into the generator. If the store fails, the caller throws the exception into the generator. The chain can be
-used after that: the next `publish` first repeats a publication whose result is unknown.
+request into the generator. If the store fails, the caller drops the generator. The chain can be used after that: the
+next `publish` first repeats a publication whose result is unknown.
 
 Format: docs/formats.md, "The chain of manifests".
 """
 
 import struct
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
 from stablelog.errors import DamageError, FencedError, adding_path, refuse_unknown_version
-from stablelog.tier.names import EPOCHS, ChainName, RemotePartition, chain_name_of, epoch_key, epoch_of
+from stablelog.tier.names import (
+    EPOCH_END,
+    EPOCHS,
+    ChainName,
+    RemotePartition,
+    chain_name_of,
+    epoch_key,
+    epoch_of,
+)
 
 Result = TypeVar("Result")
 
@@ -60,9 +68,7 @@ LINK = struct.Struct(
     "16s"  # nonce of the broker that wrote the object
 )
 CRC_END = 6
-MANIFESTS_KEPT: Final = (
-    10  # How many newest manifests of this epoch are kept, because readers may fetch them.
-)
+MANIFESTS_KEPT: Final = 10  # How many newest manifests of this epoch are kept: readers may fetch them.
 
 
 class LinkKind(IntEnum):
@@ -111,8 +117,8 @@ def claim_epoch(nonce: bytes) -> Steps[int]:
     """
     assert len(nonce) == NONCE_SIZE
     while True:
-        listed = yield List(EPOCHS)
-        epoch = 1 + max((taken for key, _ in listed if (taken := epoch_of(key)) is not None), default=0)
+        taken = [epoch_of(key) or 0 for key, _ in (yield List(EPOCHS))]
+        epoch = 1 + max(taken, default=0)
         if (yield Create(epoch_key(epoch), nonce)):
             return epoch
 
@@ -155,14 +161,14 @@ class Chain:
             DamageError: the last manifest is damaged or missing, or `check` has refused it.
         """
         assert not self._is_owner, "the take-over is complete"
-        checked = yield from self._check_last_manifest(None, check, void)
+        checked = yield from _check_last_manifest(self._partition, self._epoch, None, check, void)
         if self._next == 0:
             yield from self._create(0, LinkKind.CLAIM, b"")
             self._next = 1
         while True:
-            checked = yield from self._check_last_manifest(checked, check, void)
-            links = checked.links
-            last = list({link.name.epoch: link for link in links if link.name.epoch < self._epoch}.values())
+            checked = yield from _check_last_manifest(self._partition, self._epoch, checked, check, void)
+            lower = (link for link in checked.links if link.name.epoch < self._epoch)
+            last = {link.name.epoch: link for link in lower}.values()
             unfenced = [link.name for link in last if link.kind is not LinkKind.FENCE]
             if not unfenced:
                 break
@@ -176,45 +182,6 @@ class Chain:
             _signed(key, (yield Get(key)), LinkKind.FENCE)
         self._is_owner = True
         return checked.result
-
-    def _check_last_manifest(
-        self,
-        before: "_Checked[Result] | None",
-        check: Callable[[bytes | None], Result],
-        void: Collection[bytes],
-    ) -> "Steps[_Checked[Result]]":
-        """List the chain, and call `check` with the last manifest.
-
-        Args:
-            before: the result of an earlier call; None at the first one. If it is a check of the same manifest, its
-                result is used, and `check` is not called again.
-            check: called with the payload of the last manifest; see `take_over`.
-            void: the nonces of interrupted restores, whose manifests do not count.
-
-        Returns:
-            The listed objects, the names of the manifests of lower epochs, and the result of `check`.
-        """
-        missing = None
-        while True:
-            links = yield from self._list_links()
-            names = [
-                one.name for one in links if one.kind is LinkKind.MANIFEST and one.name.epoch < self._epoch
-            ]
-            if before is not None and before.manifests == names:
-                return before._replace(links=links)
-            for name in reversed(names):
-                key = self._partition.chain_key(name)
-                content = yield Get(key)
-                if content is None and key != missing:
-                    missing = (
-                        key  # The broker that still owns the chain has deleted it: list the chain again.
-                    )
-                    break
-                nonce, payload = _signed(key, content, LinkKind.MANIFEST)
-                if nonce not in void:
-                    return _Checked(links, names, check(payload))
-            else:
-                return _Checked(links, names, check(None))
 
     def publish(self, payload: bytes) -> Steps[None]:
         """Publish a manifest. It replaces all earlier manifests of the partition.
@@ -250,15 +217,14 @@ class Chain:
         """
         assert self._is_owner, "take over first"
         by_epoch: dict[int, list[ChainName]] = {}
-        for link in (yield from self._list_links()):
+        for link in (yield from _list_links(self._partition, self._epoch)):
             if link.kind is LinkKind.MANIFEST:
                 by_epoch.setdefault(link.name.epoch, []).append(link.name)
-        old = [
-            name
+        return [
+            self._partition.chain_key(name)
             for epoch, names in by_epoch.items()
             for name in names[: -(max(kept, 1) if epoch == self._epoch else 1)]
         ]
-        return [self._partition.chain_key(name) for name in old]
 
     def delete_objects(self) -> Steps[None]:
         """Delete all objects of the chain of a partition whose topic was deleted: first the manifests, then the claims
@@ -271,30 +237,18 @@ class Chain:
             FencedError: a broker of a greater epoch has taken over. Nothing was deleted.
         """
         assert self._is_owner, "take over first"
-        links = yield from self._list_links()
+        links = yield from _list_links(self._partition, self._epoch)
         for link in sorted(links, key=lambda one: one.kind is not LinkKind.MANIFEST):
             yield Delete(self._partition.chain_key(link.name))
 
     # -- objects -----------------------------------------------------------------------------------------------
 
     def _create(self, number: int, kind: LinkKind, payload: bytes) -> Steps[None]:
-        name = ChainName(self._epoch, number)
-        content, key = encode_link(kind, self._epoch, self._nonce, payload), self._partition.chain_key(name)
-        if not (yield Create(key, content)):
+        key = self._partition.chain_key(ChainName(self._epoch, number))
+        if not (yield Create(key, encode_link(kind, self._epoch, self._nonce, payload))):
             raise FencedError(
                 f"another broker has taken over the manifests of {self._partition.directory}, and has created {key}"
             )
-
-    def _list_links(self) -> Steps[list["_ChainLink"]]:
-        listed = yield List(self._partition.chain)
-        links = _links_of(self._partition, listed)
-        if links and links[-1].name.epoch > self._epoch:
-            last = links[-1].name
-            raise FencedError(
-                f"a broker of epoch {last.epoch} has taken over the manifests of {self._partition.directory}, and has "
-                f"created {self._partition.chain_key(last)}; this broker has epoch {self._epoch}"
-            )
-        return links
 
 
 class _ChainLink(NamedTuple):
@@ -312,12 +266,16 @@ class _Checked(NamedTuple, Generic[Result]):
     result: Result
 
 
-def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> list[_ChainLink]:
-    """Return the objects of a partition's chain, in the order of their names, from a listing of the store (the key and
-    the size of each object). The kind of an object follows from its size, because only a manifest has a payload.
+def _list_links(partition: RemotePartition, epoch: int) -> Steps[list[_ChainLink]]:
+    """List the objects of a partition's chain, in the order of their names. The kind of an object follows from its
+    size, because only a manifest has a payload.
+
+    Raises:
+        FencedError: the chain has an object of a greater broker epoch than `epoch`.
+        DamageError: an object is too small.
     """
     links = []
-    for key, size in listed:
+    for key, size in (yield List(partition.chain)):
         name = chain_name_of(key)
         if name is None or partition.chain_key(name) != key:
             continue
@@ -327,14 +285,60 @@ def _links_of(partition: RemotePartition, listed: Iterable[tuple[str, int]]) -> 
             )
         kind = LinkKind.MANIFEST if size > LINK.size else LinkKind.FENCE if name.number else LinkKind.CLAIM
         links.append(_ChainLink(name, kind))
+    if links and links[-1].name.epoch > epoch:
+        last = links[-1].name
+        raise FencedError(
+            f"a broker of epoch {last.epoch} has taken over the manifests of {partition.directory}, and has created "
+            f"{partition.chain_key(last)}; this broker has epoch {epoch}"
+        )
     return links
+
+
+def _check_last_manifest(
+    partition: RemotePartition,
+    epoch: int,
+    before: _Checked[Result] | None,
+    check: Callable[[bytes | None], Result],
+    void: Collection[bytes],
+) -> Steps[_Checked[Result]]:
+    """List the chain, and call `check` with the last manifest.
+
+    The broker that owns the chain may delete the manifest after it was listed and before it is read. This broker has
+    then published a later manifest, so the function lists the chain again.
+
+    Args:
+        partition: the partition.
+        epoch: manifests of this epoch do not count. If the chain has an object of a greater epoch, FencedError is
+            raised.
+        before: the result of an earlier call; None at the first one. If it is a check of the same manifest, its
+            result is used, and `check` is not called again.
+        check: called with the payload of the last manifest; see `Chain.take_over`.
+        void: the nonces of interrupted restores, whose manifests do not count.
+
+    Returns:
+        The listed objects, the names of the manifests of lower epochs, and the result of `check`.
+    """
+    missing = None
+    while True:
+        links = yield from _list_links(partition, epoch)
+        names = [one.name for one in links if one.kind is LinkKind.MANIFEST and one.name.epoch < epoch]
+        if before is not None and before.manifests == names:
+            return before._replace(links=links)
+        for name in reversed(names):
+            key = partition.chain_key(name)
+            content = yield Get(key)
+            if content is None and key != missing:
+                missing = key
+                break
+            nonce, payload = _signed(key, content, LinkKind.MANIFEST)
+            if nonce not in void:
+                return _Checked(links, names, check(payload))
+        else:
+            return _Checked(links, names, check(None))
 
 
 def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> Steps[bytes | None]:
     """Return the payload of the last manifest, for readers; None if there is none.
-
-    The broker that owns the chain may delete the manifest after it was listed and before it is read. This broker has
-    then published a later manifest, so the function lists the chain again.
 
     Args:
         partition: the partition.
@@ -343,21 +347,8 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
     Raises:
         DamageError: the last manifest is damaged or missing.
     """
-    missing = None
-    while True:
-        listed = yield List(partition.chain)
-        manifests = [link.name for link in _links_of(partition, listed) if link.kind is LinkKind.MANIFEST]
-        for name in reversed(manifests):
-            key = partition.chain_key(name)
-            content = yield Get(key)
-            if content is None and key != missing:
-                missing = key
-                break
-            nonce, payload = _signed(key, content, LinkKind.MANIFEST)
-            if nonce not in void:
-                return payload
-        else:
-            return None
+    checked = yield from _check_last_manifest(partition, EPOCH_END, None, same_payload, void)
+    return checked.result
 
 
 def same_payload(payload: bytes | None) -> bytes | None:

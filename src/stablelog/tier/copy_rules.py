@@ -34,9 +34,11 @@ def copyable(segments: LogSegments, end_offset: int, stable_offset: int) -> list
     """
     found: list[SealedSegment] = []
     for segment in segments.ending_behind(end_offset):
-        if not isinstance(segment, SealedSegment):
-            break
-        if not segment.durable or segment.end_offset > stable_offset:
+        if (
+            not isinstance(segment, SealedSegment)
+            or not segment.durable
+            or segment.end_offset > stable_offset
+        ):
             break
         found.append(segment)
     return found
@@ -53,22 +55,14 @@ def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[Inde
     """Return the paths of the files that go into a segment's object of indexes, by kind. Some of the files may not
     exist.
     """
-    suffixes = (*INDEX_SUFFIXES, *COMMIT_SUFFIXES)
-    kinds = (
-        IndexKind.OFFSETS,
-        IndexKind.TIMES,
-        IndexKind.TRANSACTIONS,
-        IndexKind.COMMIT_ENTRIES,
-        IndexKind.COMMIT_EXTENTS,
-        IndexKind.COMMIT_SUMMARY,
-    )
-    paths = {
-        kind: file_path(directory, base_offset, suffix) for kind, suffix in zip(kinds, suffixes, strict=True)
+    # The first kinds are in the order of the suffixes.
+    indexes = zip(IndexKind, (*INDEX_SUFFIXES, *COMMIT_SUFFIXES), strict=False)
+    return {
+        **{kind: file_path(directory, base_offset, suffix) for kind, suffix in indexes},
+        # A snapshot has the producer state before its offset.
+        IndexKind.SNAPSHOT: file_path(directory, end_offset, SNAPSHOT),
+        IndexKind.PRODUCERS: file_path(directory, end_offset, PRODUCERS),
     }
-    # A snapshot has the producer state before its offset.
-    paths[IndexKind.SNAPSHOT] = file_path(directory, end_offset, SNAPSHOT)
-    paths[IndexKind.PRODUCERS] = file_path(directory, end_offset, PRODUCERS)
-    return paths
 
 
 def epochs_up_to(entries: Sequence[tuple[int, int]], end_offset: int) -> LeaderEpochs:
@@ -98,8 +92,10 @@ def copied_segment(
         now_ms: the time of the broker's clock.
     """
     base = summary.base_offset
-    first = epochs.epoch_of(base)
-    own = [(max(first, 0), base), *((epoch, start) for epoch, start in epochs.entries if start > base)]
+    own = [
+        (max(epochs.epoch_of(base), 0), base),
+        *((epoch, start) for epoch, start in epochs.entries if start > base),
+    ]
     return RemoteSegment(
         segment_id,
         base,

@@ -105,12 +105,11 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
         DamageError: the manifest describes impossible cut points.
     """
     crcs: Sequence[int | None] = [crc for (crc,) in HEADER_CRC.iter_unpack(segment.header_crcs)]
-    points = CUT_POINT.iter_unpack(segment.cut_points)
     crcs = crcs or [None] * (len(segment.cut_points) // CUT_POINT.size)
     try:
         found = [
             CutPoint(segment.base_offset + offset, position, crc)
-            for (offset, position), crc in zip(points, crcs, strict=True)
+            for (offset, position), crc in zip(CUT_POINT.iter_unpack(segment.cut_points), crcs, strict=True)
         ]
     except ValueError:
         raise DamageError(

@@ -36,7 +36,6 @@ from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.pins import VALID_S, Pin, decode_pin
 from stablelog.tier.records import SegmentState
-from stablelog.tier.remote_segment import RemoteSegment
 
 MANIFEST_COUNT_MAX: Final = 5 * MANIFESTS_KEPT  # With so many manifests, the old ones are deleted.
 # While a pin protects a segment whose delay has passed, the pins are listed again after this time, in seconds.
@@ -47,13 +46,10 @@ EVERYTHING: Final = Pin(0, 2**63 - 1, "")
 
 
 class _Known(NamedTuple):
-    """A pin, and the time in seconds, by this broker's clock, at which the broker has first listed the pin."""
+    """A pin, and the time in seconds, by this broker's clock, at which its validity ends."""
 
     pin: Pin
-    listed_s: float
-
-    def is_valid(self, now_s: float) -> bool:
-        return now_s < self.listed_s + VALID_S
+    end_s: float
 
 
 class _Found(NamedTuple):
@@ -137,8 +133,9 @@ class ObjectDeletion:
         )
 
     def _is_marked_due(self, now_s: float, delay_s: float) -> bool:
-        waiting = (since_s for one, since_s in self._marked_s.items() if one not in self.gone)
-        oldest_s = next(waiting, math.inf)
+        oldest_s = next(
+            (since_s for one, since_s in self._marked_s.items() if one not in self.gone), math.inf
+        )
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
     def find_objects(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
@@ -196,7 +193,10 @@ class ObjectDeletion:
         self, manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
     ) -> Iterator[_Found]:
         is_pinned = False
-        for segment in takewhile(lambda one: self._is_due(one, now_s - delay_s), manifest.segments):
+        marked_before_s = now_s - delay_s
+        for segment in takewhile(
+            lambda one: self._marked_s.get(one.segment_id, math.inf) <= marked_before_s, manifest.segments
+        ):
             if segment.segment_id in self.gone:
                 continue
             if any(pin.protects(segment.base_offset, segment.end_offset) for pin in pins):
@@ -205,9 +205,6 @@ class ObjectDeletion:
             key = partial(self._partition.segment_key, segment.base_offset, segment.segment_id)
             yield _Found(segment.segment_id, (key(INDEXES), key(LOG)))
         self._retry_s = now_s + PIN_PAUSE_S if is_pinned else -math.inf
-
-    def _is_due(self, segment: RemoteSegment, marked_before_s: float) -> bool:
-        return self._marked_s.get(segment.segment_id, math.inf) <= marked_before_s
 
     def _sweep_orphans(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
@@ -241,8 +238,8 @@ class ObjectDeletion:
                 pin = decode_pin(content)
             except (DamageError, UnknownFormatError):
                 pin = EVERYTHING
-            self._pins[key] = _Known(pin, now_s)
-        for key in [key for key, known in self._pins.items() if not known.is_valid(now_s)]:
+            self._pins[key] = _Known(pin, now_s + VALID_S)
+        for key in [key for key, known in self._pins.items() if known.end_s <= now_s]:
             yield Delete(key)
             del self._pins[key]
         return [known.pin for known in self._pins.values()]
@@ -250,12 +247,14 @@ class ObjectDeletion:
 
 def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
     """Return the keys of all objects that a manifest names: the objects of its segments, and its parts."""
-    keys = {
-        partition.segment_key(row.base_offset, row.segment_id, kind)
-        for row in manifest.segments
-        for kind in (LOG, INDEXES)
+    return {
+        *(
+            partition.segment_key(row.base_offset, row.segment_id, kind)
+            for row in manifest.segments
+            for kind in (LOG, INDEXES)
+        ),
+        *(partition.part_key(part.base_offset, part.part_id) for part in manifest.parts),
     }
-    return keys | {partition.part_key(part.base_offset, part.part_id) for part in manifest.parts}
 
 
 def is_segment_or_part(partition: RemotePartition, key: str) -> bool:

@@ -131,11 +131,13 @@ class Events:
                 if state is SegmentState.COPY_STARTED:
                     yield copy_started(partition, segment)
                 else:
-                    custom = (
-                        segment.to_record().custom_metadata if state is SegmentState.COPY_FINISHED else None
-                    )
                     yield _update(
-                        partition, segment.segment_id, state, segment.event_ms, segment.broker_id, custom
+                        partition,
+                        segment.segment_id,
+                        state,
+                        segment.event_ms,
+                        segment.broker_id,
+                        segment.to_record().custom_metadata if state is SegmentState.COPY_FINISHED else None,
                     )
         for segment_id in sorted(self._own - named):
             for state in _steps(self.states[segment_id], SegmentState.DELETE_FINISHED):

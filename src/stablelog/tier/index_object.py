@@ -74,15 +74,7 @@ COMMIT_FILES: Final = struct.Struct(
 )
 
 
-class IndexRange(NamedTuple):
-    """The bytes of an index in the object, and their CRC-32C."""
-
-    start: int
-    size: int
-    crc: int
-
-
-def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -> IndexRange:
+def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -> tuple[int, int, int]:
     """Return the place of an index in the object of indexes of a segment: its position and size in bytes, and its CRC.
 
     Args:
@@ -95,29 +87,26 @@ def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -
     if commit is not None:
         sizes += [commit.entries_size, commit.extents_size]
         crcs += [commit.entries_crc, commit.extents_crc]
-    return IndexRange(sum(sizes[:kind]), sizes[kind], crcs[kind])
+    return sum(sizes[:kind]), sizes[kind], crcs[kind]
 
 
 def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
     """Encode the object of indexes of one segment, from the contents of its files by kind."""
-    directory = _directory(files)
-    contents = [files[kind] for kind in sorted(files)]
-    return b"".join([*contents, directory, FOOTER.pack(VERSION, len(files), crc32c(directory))])
-
-
-def directory_crc(files: Mapping[IndexKind, Buffer]) -> int:
-    """Return the CRC-32C of the rows at the end of the object of indexes. The rows contain the CRC of each file, so
-    this number proves all of them.
-    """
-    return crc32c(_directory(files))
-
-
-def _directory(files: Mapping[IndexKind, Buffer]) -> bytes:
-    rows, position = [], 0
-    for kind in sorted(files):
-        rows.append(ROW.pack(kind, position, len(files[kind]), crc32c(files[kind])))
+    kinds = sorted(files)
+    directory, position = b"", 0
+    for kind in kinds:
+        directory += ROW.pack(kind, position, len(files[kind]), crc32c(files[kind]))
         position += len(files[kind])
-    return b"".join(rows)
+    footer = FOOTER.pack(VERSION, len(files), crc32c(directory))
+    return b"".join([*(files[kind] for kind in kinds), directory, footer])
+
+
+def directory_crc(content: Buffer) -> int:
+    """Return the CRC-32C of the rows at the end of an object of indexes. The rows contain the CRC of each file, so this
+    number proves all of them. The object must be undamaged.
+    """
+    _version, _count, crc = FOOTER.unpack_from(content, len(content) - FOOTER.size)
+    return int(crc)
 
 
 def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
@@ -170,7 +159,7 @@ def proven_indexes(
     files = indexes_of(content, key)
     if not files:
         raise DamageError(f"{key}: the object is empty")
-    if crc is not None and directory_crc(files) != crc:
+    if crc is not None and directory_crc(content) != crc:
         raise DamageError(
             f"{key}: the object of indexes is not the one that the manifest describes: it is that of another segment, "
             "or was changed"

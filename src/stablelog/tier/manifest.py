@@ -198,11 +198,10 @@ def _encode(key: bytes, head: dict[str, Any], segments: Sequence[RemoteSegment],
         Record(number, now_ms, None, encode_record(segment.to_record()))
         for number, segment in enumerate(segments, 1)
     ]
-    batches = [
+    return b"".join(
         encode_batch(records[begin : begin + BATCH_COUNT_MAX], base_offset=begin, leader_epoch=0)
         for begin in range(0, len(records), BATCH_COUNT_MAX)
-    ]
-    return b"".join(batches)
+    )
 
 
 def _no_part(part: ManifestPart) -> list[RemoteSegment]:
@@ -258,8 +257,13 @@ def decode_without_parts(content: bytes) -> Manifest:
         raise DamageError(
             f"a manifest is damaged: it has {len(segments)} segments, and its first record says that it has {count}"
         )
-    parts = _parts_of(head) if version == PARTED_VERSION else ()
-    return Manifest(cluster_id, log_start, tuple(segments), parts, published_of(head))
+    return Manifest(
+        cluster_id,
+        log_start,
+        tuple(segments),
+        _parts_of(head) if version == PARTED_VERSION else (),
+        published_of(head),
+    )
 
 
 def _parts_of(head: dict[str, Any]) -> tuple[ManifestPart, ...]:

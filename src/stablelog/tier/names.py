@@ -28,6 +28,7 @@ INDEXES: Final = "indexes"
 DELETED: Final = "deleted"
 TOPIC_PREFIX: Final = "t."
 EPOCH_DIGITS, NUMBER_DIGITS, OFFSET_DIGITS = 10, 12, 20
+EPOCH_END: Final = 10**EPOCH_DIGITS  # greater than every broker epoch
 CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
@@ -122,8 +123,9 @@ def partition_of(directory: str) -> RemotePartition | None:
     if len(parts) != 3:
         return None
     try:
-        topic_id = id_of_text(parts[1][1:])
-        partition = RemotePartition(parts[0].removeprefix(TOPIC_PREFIX), topic_id, int(parts[2]))
+        partition = RemotePartition(
+            parts[0].removeprefix(TOPIC_PREFIX), id_of_text(parts[1][1:]), int(parts[2])
+        )
     except ValueError:
         return None
     return partition if partition.topic and partition.directory == directory else None

@@ -48,8 +48,9 @@ class Pin(NamedTuple):
 
 def encode_pin(pin: Pin) -> bytes:
     """Encode the content of a pin's object."""
-    fields = {"version": VERSION, "start": pin.start_offset, "end": pin.end_offset, "reader": pin.reader}
-    return json.dumps(fields).encode()
+    return json.dumps(
+        {"version": VERSION, "start": pin.start_offset, "end": pin.end_offset, "reader": pin.reader}
+    ).encode()
 
 
 def decode_pin(content: bytes) -> Pin:

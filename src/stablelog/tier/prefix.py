@@ -13,7 +13,6 @@ from stablelog.errors import (
     DamageError,
     ObjectExistsError,
     ObjectMissingError,
-    StoreError,
     UnknownFormatError,
     UsageError,
     refuse_unknown_version,
@@ -86,8 +85,11 @@ class Prefix:
 
     def topics(self) -> list[str]:
         """Return the names of the topics that have, or had, objects in the store, in order."""
-        names = self.store.directories()
-        return sorted(name.removeprefix(TOPIC_PREFIX) for name in names if name.startswith(TOPIC_PREFIX))
+        return sorted(
+            name.removeprefix(TOPIC_PREFIX)
+            for name in self.store.directories()
+            if name.startswith(TOPIC_PREFIX)
+        )
 
     def topic_ids(self, topic: str) -> list[uuid.UUID]:
         """Return the ids of the topics of a name that have, or had, objects in the store. Raises StoreError."""
@@ -178,8 +180,9 @@ class Prefix:
 
         manifest = decode_manifest(payload, load)
         if manifest.published is None:
-            what = f"the manifest of {partition.directory} without the state of its topic"
-            raise UnknownFormatError(what, None, PARTED_VERSION)
+            raise UnknownFormatError(
+                f"the manifest of {partition.directory} without the state of its topic", None, PARTED_VERSION
+            )
         manifest.published.check_partition(partition.topic_id, partition.partition)
         return manifest, contents
 
@@ -188,17 +191,12 @@ class Prefix:
         generator. Return the generator's result.
 
         Raises:
-            StoreError: a request failed. The generator got this error, too.
+            StoreError: a request failed. The generator ends at this request.
         """
+        answer = None
         try:
-            request = next(steps)
             while True:
-                try:
-                    answer = self._send_request(request)
-                except StoreError as error:
-                    request = steps.throw(error)
-                else:
-                    request = steps.send(answer)
+                answer = self._send_request(steps.send(answer))
         except StopIteration as end:
             result: Result = end.value
             return result
@@ -216,10 +214,8 @@ class Prefix:
                     return False
                 return True
             case Get(key):
-                try:
+                with contextlib.suppress(ObjectMissingError):
                     return self.store.get(key)
-                except ObjectMissingError:
-                    return None
             case Delete(key):
                 self.store.delete(key)
-                return None
+        return None

@@ -13,7 +13,6 @@ Format: docs/formats.md, "Records of remote segments".
 import io
 import struct
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -21,8 +20,7 @@ from typing import Any, ClassVar, Final
 
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
-from kio.static.constants import EntityType
-from kio.static.primitive import i8, i16, i32, i64
+from kio.static.primitive import i8, i32, i64
 
 from stablelog.errors import DamageError, refuse_unknown_version
 from stablelog.varint import encode_uvarint, read_uvarint
@@ -32,7 +30,6 @@ from stablelog.wire.partitioning import partition_for
 FRAME_VERSION: Final = 1
 MESSAGE_VERSION: Final = 0
 METADATA_PARTITION_COUNT: Final = 50  # Partitions of `__remote_log_metadata`: Kafka's default.
-CUSTOM_METADATA_SIZE_MAX: Final = 128  # Kafka's default limit
 CUT_POINTS_TAG: Final = 10_000  # The tag of the cut points, far from Kafka's own tags, which are small.
 COMMIT_INDEX_TAG: Final = 10_001  # The tag of the description of a segment's commit index.
 HEADER_CRCS_TAG: Final = 10_002  # The tag of the CRCs of the batch headers before each cut point.
@@ -57,46 +54,41 @@ class DeletionState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicIdPartition:
+class _Message:
+    """Base class of the messages and their parts. `__flexible__` tells `kio` that they have tagged fields."""
+
+    __flexible__: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicIdPartition(_Message):
     """A partition, with the name and the id of its topic."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     name: str = field(metadata={"kafka_type": "string"})
     topic_id: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
     partition: i32 = field(metadata={"kafka_type": "int32"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentId:
+class SegmentId(_Message):
     """The id of a remote segment, with its partition. Each attempt to copy a segment has an id of its own."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     topic_partition: TopicIdPartition
     segment_id: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentLeaderEpoch:
+class SegmentLeaderEpoch(_Message):
     """A leader epoch, and the first offset of that epoch in the segment."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     leader_epoch: i32 = field(metadata={"kafka_type": "int32"})
     offset: i64 = field(metadata={"kafka_type": "int64"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SegmentData:
+class _SegmentData(_Message):
     """The data of a remote segment. Each of the two records has its own kind of id, as its first field."""
 
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     segment: Any
     start_offset: i64 = field(metadata={"kafka_type": "int64"})
     end_offset: i64 = field(metadata={"kafka_type": "int64"})  # inclusive
@@ -123,12 +115,9 @@ class SegmentRecord(_SegmentData):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentUpdateRecord:
+class SegmentUpdateRecord(_Message):
     """A change of a remote segment's state (Kafka's RemoteLogSegmentMetadataUpdateRecord)."""
 
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     KIND: ClassVar[int] = 1
     segment: SegmentId
     broker_id: i32 = field(metadata={"kafka_type": "int32"})
@@ -138,12 +127,9 @@ class SegmentUpdateRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDeleteRecord:
+class PartitionDeleteRecord(_Message):
     """The deletion of all remote segments of a partition (Kafka's RemotePartitionDeleteMetadataRecord)."""
 
-    __type__: ClassVar = EntityType.data
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     KIND: ClassVar[int] = 2
     topic_partition: TopicIdPartition
     broker_id: i32 = field(metadata={"kafka_type": "int32"})
@@ -165,12 +151,14 @@ KINDS: Final[dict[int, Any]] = {
     for kind in (SegmentRecord, SegmentUpdateRecord, PartitionDeleteRecord, SegmentSnapshotRecord)
 }
 
+_reader = cache(entity_reader)  # `kio` itself keeps the writers.
+
 
 def encode_record(record: MetadataRecord) -> bytes:
     """Return the bytes of a record as the value of a record of `__remote_log_metadata`."""
     content = io.BytesIO()
     content.write(b"".join(map(encode_uvarint, (FRAME_VERSION, record.KIND, MESSAGE_VERSION))))
-    _writer(record.KIND)(content, record)
+    entity_writer(KINDS[record.KIND])(content, record)
     return content.getvalue()
 
 
@@ -200,22 +188,12 @@ def decode_record(value: bytes) -> MetadataRecord:
         content = bytes(
             checked(KINDS[kind], value, at)
         )  # `checked` checks all sizes, and removes unknown tags.
-        record, size = _reader(kind)(content, at)
+        record, size = _reader(KINDS[kind])(content, at)
     except (SerialError, ValueError) as error:
         raise DamageError(f"a record of a remote segment cannot be decoded: {error}") from error
     if at + size != len(content):
         raise DamageError(f"a record of remote segments has {len(content) - at - size} bytes too many")
     return record  # type: ignore[no-any-return]
-
-
-@cache
-def _writer(kind: int) -> Callable[[io.BytesIO, Any], None]:
-    return entity_writer(KINDS[kind])
-
-
-@cache
-def _reader(kind: int) -> Callable[[bytes, int], tuple[Any, int]]:
-    return entity_reader(KINDS[kind])
 
 
 def metadata_partition(topic_id: uuid.UUID, partition: int, count: int = METADATA_PARTITION_COUNT) -> int:

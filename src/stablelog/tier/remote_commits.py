@@ -9,17 +9,18 @@ import itertools
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from stablelog.env.disk import Buffer
-from stablelog.errors import DamageError, NotLoadedError
+from stablelog.errors import DamageError, NotLoadedError, UnavailableError
 from stablelog.log.remote_tier import RemoteCommits
 from stablelog.log.search.times import Batch, look_from
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, ManifestSegments
+from stablelog.tier.names import RemotePartition
 from stablelog.tier.read_ends import ReadEnds
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes, size_of
+from stablelog.tier.segment_bytes import LoadedSegment, SegmentBytes
 from stablelog.types import ObjectRange
 
 CHUNK_COUNT_MAX: Final = (
@@ -27,31 +28,86 @@ CHUNK_COUNT_MAX: Final = (
 )
 
 
-class RemoteSegments(Protocol):
-    """The part of `remote_log.RemoteLog` that reads in commit order use."""
+class RemoteSegments:
+    """The list of the remote segments of a partition, and their loaded bytes.
 
-    bytes: SegmentBytes
-    place: str
-    segments: ManifestSegments
+    Args:
+        partition: the partition.
+        manifest: the list of remote segments; None if it is not known yet.
+        content: the loaded bytes of the segments.
+        url: the address of the store, for error messages.
+        log_start: the log start offset that is recorded on the local disk.
+
+    Attributes:
+        partition: the partition.
+        segments: the searches in the list of its remote segments.
+        bytes: the loaded bytes of these segments.
+        place: the URL of the partition's directory in the store, for error messages.
+    """
+
+    def __init__(
+        self,
+        partition: RemotePartition,
+        manifest: Manifest | None,
+        content: SegmentBytes,
+        url: str,
+        log_start: int,
+    ) -> None:
+        self.partition = partition
+        self.bytes = content
+        self.place = f"{url}/{partition.directory}"
+        self._manifest = manifest
+        self._log_start = log_start
+        self.segments = ManifestSegments(manifest.segments if manifest is not None else ())
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest."""
+        """The list of remote segments, as it was published.
+
+        Raises:
+            UnavailableError: the list is not known yet.
+        """
+        if self._manifest is None:
+            raise UnavailableError(
+                f"the remote segments of {self.partition.topic}-{self.partition.partition} are not known until the "
+                "object store answers"
+            )
+        return self._manifest
 
     @property
     def start_offset(self) -> int:
-        """The log start offset."""
+        """The log start offset: the first offset that a reader of the partition may read."""
+        return max(self.manifest.log_start, self._log_start)
 
     def segment_at(self, offset: int) -> RemoteSegment:
-        """Return the segment that contains this offset. Raises DamageError if the manifest names none."""
-
-    def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
-        """Return those of the next `count` chunks that are not loaded, from the one with the byte at `position` on.
-        The position is in the log file of the segment with this offset.
+        """Return the segment that contains an offset. Raises DamageError if the manifest names none, or one that is
+        being deleted.
         """
+        segment = self.segments.segment_at(offset)
+        if segment is None:
+            raise DamageError(
+                f"no manifest of {self.place} names a segment with offset {offset}, and the log begins at "
+                f"offset {self.start_offset}"
+            )
+        return segment
 
     def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
         """Return a reader of a segment's loaded bytes."""
+        return LoadedSegment(self.bytes, segment)
+
+    def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
+        """Return the chunks that are not loaded among the next `count` chunks. The first one contains the byte at
+        `position` in the log file of the segment with this offset.
+        """
+        found: list[ObjectRange] = []
+        while len(found) < count:
+            segment = self.segments.segment_at(offset)
+            if segment is None:
+                break
+            chunks = self.bytes.chunks(segment, position, segment.size)
+            found += itertools.islice(chunks, count - len(found))
+            offset, position = segment.end_offset, 0
+        return [chunk for chunk in found if not self.bytes.cache.has(chunk)]
 
 
 class RemoteCommitOrder:
@@ -72,8 +128,7 @@ class RemoteCommitOrder:
         """Yield the manifest's description of the commit index of each segment, from the segment with this offset on.
         Segments before the log start offset are left out. Raises DamageError.
         """
-        start = max(offset, self._remote.start_offset)
-        return map(self._commits_of, self._remote.segments.live_from(start))
+        return map(self._commits_of, self._remote.segments.live_from(max(offset, self._remote.start_offset)))
 
     @property
     def latest_sequence(self) -> int:
@@ -112,9 +167,7 @@ class RemoteCommitOrder:
         """
         segment, content = self._segment(base_offset), self._remote.bytes
         kinds = (IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS)
-        missing = [one for kind in kinds for one in content.missing_index_ranges(segment, kind)]
-        if missing:
-            raise NotLoadedError(missing, size_of(missing))
+        content.require_indexes([segment], *kinds)
         entries, extents = (content.index_bytes(segment, kind) for kind in kinds)
         return entries, extents
 
@@ -157,7 +210,7 @@ class RemoteCommitOrder:
                 views += pieces
                 count += 1
         if not count:
-            raise NotLoadedError(list(missing), size_of(chunks))
+            raise NotLoadedError(list(missing), sum(chunk.size for chunk in chunks))
         self._last = segment, ends[count - 1]
         return count, b"".join(views)
 
@@ -173,8 +226,7 @@ class RemoteCommitOrder:
         """Find a batch by the time of its records, in the segment with this base offset. The arguments and the result,
         which may be None, are those of `RemoteView.batch_at_time`. Raises NotLoadedError and DamageError.
         """
-        segment = self._remote.loaded_segment(self._segment(base_offset))
-        return look_from((segment,), timestamp_ms, start, end)
+        return look_from([self._remote.loaded_segment(self._segment(base_offset))], timestamp_ms, start, end)
 
     def finish_read(self, start: int, end: int) -> None:
         """Remember where a read of the positions [start, end) has ended. Chunks that end before that place are marked

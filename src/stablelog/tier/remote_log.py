@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from stablelog.batch.header import HEADER
-from stablelog.errors import DamageError, NotLoadedError, UnavailableError
+from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.model import LogConfig, Slice
 from stablelog.log.retention import NO_LIMIT
@@ -25,10 +25,9 @@ from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, ManifestSegments
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.read_ends import AHEAD, ReadEnds
-from stablelog.tier.records import SegmentState
-from stablelog.tier.remote_commits import RemoteCommitOrder
+from stablelog.tier.remote_commits import RemoteCommitOrder, RemoteSegments
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.segment_bytes import Cache, LoadedSegment, SegmentBytes, size_of
+from stablelog.tier.segment_bytes import Cache, LoadedSegment, SegmentBytes
 from stablelog.types import ObjectRange
 
 CHUNK_SIZE = 4 << 20
@@ -36,7 +35,7 @@ CHUNK_SIZE = 4 << 20
 BATCH_COUNT_MAX = 2_000
 
 
-class RemoteLog:
+class RemoteLog(RemoteSegments):
     """The remote tier of one partition.
 
     Args:
@@ -67,16 +66,10 @@ class RemoteLog:
         log_start: int = 0,
     ) -> None:
         assert chunk_size >= HEADER.size
-        self.partition = partition
-        self._cache = cache
-        self.bytes = SegmentBytes(partition, cache, chunk_size, url)
+        super().__init__(partition, manifest, SegmentBytes(partition, cache, chunk_size, url), url, log_start)
         self._save_start = save_start
-        self.place = f"{url}/{partition.directory}"
         self.view = RemoteCommitOrder(self)
         self._ends = ReadEnds()  # by offset
-        self._manifest = manifest
-        self._log_start = log_start
-        self.segments = ManifestSegments(manifest.segments if manifest is not None else ())
 
     # -- the list ----------------------------------------------------------------------------------------------
 
@@ -89,25 +82,6 @@ class RemoteLog:
     def is_known(self) -> bool:
         """Whether the list of remote segments is known."""
         return self._manifest is not None
-
-    @property
-    def manifest(self) -> Manifest:
-        """The list of remote segments, as it was published.
-
-        Raises:
-            UnavailableError: the list is not known yet.
-        """
-        if self._manifest is None:
-            raise UnavailableError(
-                f"the remote segments of {self.partition.topic}-{self.partition.partition} are not known until the "
-                "object store answers"
-            )
-        return self._manifest
-
-    @property
-    def start_offset(self) -> int:
-        """The log start offset: the first offset that a reader of the partition may read."""
-        return max(self.manifest.log_start, self._log_start)
 
     @property
     def end_offset(self) -> int:
@@ -246,20 +220,6 @@ class RemoteLog:
         wanted = 1 + AHEAD[0] if last is None else last.ahead_count
         return self.chunks_from(offset, 0 if here is None else here.position, wanted)
 
-    def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
-        """Return the chunks that are not loaded among the next `count` chunks. The first one contains the byte at
-        `position` in the log file of the segment with this offset.
-        """
-        found: list[ObjectRange] = []
-        while len(found) < count:
-            segment = self.segments.segment_at(offset)
-            if segment is None:
-                break
-            chunks = self.bytes.chunks(segment, position, segment.size)
-            found += itertools.islice(chunks, count - len(found))
-            offset, position = segment.end_offset, 0
-        return [chunk for chunk in found if not self._cache.has(chunk)]
-
     def aborted_in(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Find the aborted transactions that have records at the offsets [start, end).
 
@@ -275,11 +235,7 @@ class RemoteLog:
 
     def require_txn_indexes(self, rows: Sequence[RemoteSegment]) -> None:
         """Raise NotLoadedError if some of the transaction indexes are not loaded."""
-        missing = [
-            one for row in rows for one in self.bytes.missing_index_ranges(row, IndexKind.TRANSACTIONS)
-        ]
-        if missing:
-            raise NotLoadedError(missing, size_of(missing))
+        self.bytes.require_indexes(rows, IndexKind.TRANSACTIONS)
 
     def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
         """Return the loaded transaction index of a segment. Raises DamageError."""
@@ -295,21 +251,3 @@ class RemoteLog:
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
         """Yield a reader for each segment that ends after an offset and is not being deleted, oldest first."""
         return map(self.loaded_segment, self.segments.live_from(offset))
-
-    # -- batches -----------------------------------------------------------------------------------------------
-
-    def segment_at(self, offset: int) -> RemoteSegment:
-        """Return the segment that contains an offset. Raises DamageError if the manifest names none, or one that is
-        being deleted.
-        """
-        segment = self.segments.segment_at(offset)
-        if segment is None or segment.state is not SegmentState.COPY_FINISHED:
-            raise DamageError(
-                f"no manifest of {self.place} names a segment with offset {offset}, and the log begins at "
-                f"offset {self.start_offset}"
-            )
-        return segment
-
-    def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
-        """Return a reader of a segment's loaded bytes."""
-        return LoadedSegment(self.bytes, segment)

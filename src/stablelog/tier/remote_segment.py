@@ -147,8 +147,11 @@ class RemoteSegment:
                 f"instead of {INDEXES_CRC.size}"
             )
         if summary is not None and not (record.indexes_crc and (record.header_crcs or not record.cut_points)):
-            what = f"the remote segment {record.segment} without CRCs of its indexes and of its headers"
-            raise UnknownFormatError(what, None, MESSAGE_VERSION)
+            raise UnknownFormatError(
+                f"the remote segment {record.segment} without CRCs of its indexes and of its headers",
+                None,
+                MESSAGE_VERSION,
+            )
         segment = cls(
             record.segment or uuid.UUID(int=0),
             record.start_offset,

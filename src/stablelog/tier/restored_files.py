@@ -134,8 +134,9 @@ def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
     of them.
     """
     assert 0 < end - start <= RELATIVE_OFFSET_MAX
-    header = BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, end - start - 1, -1, -1, -1, -1, -1, 0)
-    return assemble(header, b"")
+    return assemble(
+        BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, end - start - 1, -1, -1, -1, -1, -1, 0), b""
+    )
 
 
 def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: int) -> dict[int, bytes]:

@@ -60,11 +60,14 @@ class SegmentBytes:
         cache: the bytes of objects that are in memory.
         chunk_size: the size of the chunks of a segment that the manifest does not prove, in bytes.
         url: the address of the store, for error messages.
+
+    Attributes:
+        cache: the bytes of objects that are in memory.
     """
 
     def __init__(self, partition: RemotePartition, cache: Cache, chunk_size: int, url: str) -> None:
         self._partition = partition
-        self._cache = cache
+        self.cache = cache
         self._chunk_size = chunk_size
         self._url = url
         # The id of the segment that was used last, and the object key of its log file.
@@ -77,7 +80,7 @@ class SegmentBytes:
         """
         chunk = self.chunk_at(segment, position)
         begin = position - chunk.start
-        content = self._cache.get(chunk) if begin + size <= chunk.size else None
+        content = self.cache.get(chunk) if begin + size <= chunk.size else None
         if content is None:
             batch = memoryview(b"".join(self.loaded_views(segment, position, size)))
         else:
@@ -92,14 +95,14 @@ class SegmentBytes:
         """
         views: list[Buffer] = []
         missing = []
-        needed_size = 0
-        for chunk, begin, end in self._pieces(segment, position, size):
-            content = self._cache.get(chunk)
+        needed_size, end = 0, position + size
+        for chunk in self.chunks(segment, position, end):
+            content = self.cache.get(chunk)
             needed_size += chunk.size
             if content is None:
                 missing.append(chunk)
             else:
-                views.append(memoryview(content)[begin:end])
+                views.append(memoryview(content)[max(position - chunk.start, 0) : end - chunk.start])
         if missing:
             raise NotLoadedError(missing, needed_size)
         return views
@@ -109,7 +112,7 @@ class SegmentBytes:
         restored since.
         """
         for chunk in self.chunks(segment, position, position + size):
-            self._cache.drop(chunk)
+            self.cache.drop(chunk)
 
     def mark_consumed(self, segment: RemoteSegment, begin: int, end: int) -> None:
         """Mark the chunks that end within the bytes [begin, end) of a log file as consumed, after a reader has read
@@ -117,19 +120,21 @@ class SegmentBytes:
         """
         for chunk in self.chunks(segment, begin, end):
             if chunk.start + chunk.size <= end:
-                self._cache.mark_consumed(chunk)
+                self.cache.mark_consumed(chunk)
 
-    def missing_index_ranges(self, segment: RemoteSegment, kind: IndexKind) -> list[ObjectRange]:
-        """Return the byte range of an index in a list, or an empty list if the index is loaded or empty."""
-        wanted = segment.index_place(self._partition, kind)
-        return [] if wanted is None or self._cache.get(wanted) is not None else [wanted]
+    def require_indexes(self, segments: Iterable[RemoteSegment], *kinds: IndexKind) -> None:
+        """Raise NotLoadedError if some of the indexes of these kinds are not loaded."""
+        places = (one.index_place(self._partition, kind) for one in segments for kind in kinds)
+        missing = {one: one.size for one in places if one is not None and self.cache.get(one) is None}
+        if missing:
+            raise NotLoadedError(list(missing), sum(missing.values()))
 
     def index_bytes(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
         """Return the bytes of an index; empty if the segment has none. The index must be loaded."""
         wanted = segment.index_place(self._partition, kind)
         if wanted is None:
             return b""
-        content = self._cache.get(wanted)
+        content = self.cache.get(wanted)
         if content is None:
             raise NotLoadedError([wanted], wanted.size)
         if not wanted.size:
@@ -164,14 +169,6 @@ class SegmentBytes:
             yield chunk
             begin = chunk.start + chunk.size
 
-    def _pieces(
-        self, segment: RemoteSegment, position: int, size: int
-    ) -> Iterator[tuple[ObjectRange, int, int]]:
-        """Yield, for each chunk that has some of these bytes: the chunk, and the begin and end of the bytes in it."""
-        end = position + size
-        for chunk in self.chunks(segment, position, end):
-            yield chunk, max(position - chunk.start, 0), min(end - chunk.start, chunk.size)
-
 
 class LoadedSegment:
     """Reader of one remote segment. Its methods raise NotLoadedError if the bytes that they need are not in the cache.
@@ -200,15 +197,8 @@ class LoadedSegment:
     @property
     def time_index(self) -> TimeIndex:
         """The time index. Both indexes are loaded together, because a lookup by time also needs the offset index."""
-        self._require(IndexKind.TIMES, IndexKind.OFFSETS)
+        self._content.require_indexes([self._segment], IndexKind.TIMES, IndexKind.OFFSETS)
         return TimeIndex(self.base_offset, self._content.index_bytes(self._segment, IndexKind.TIMES))
-
-    def _require(self, *kinds: IndexKind) -> None:
-        missing = {
-            one: None for kind in kinds for one in self._content.missing_index_ranges(self._segment, kind)
-        }
-        if missing:
-            raise NotLoadedError(list(missing), size_of(missing))
 
     def find(self, offset: int, known: int | None = None) -> FoundBatch | None:
         """Return the first batch whose last offset is at least `offset`; None if there is none. Raises DamageError.
@@ -219,11 +209,8 @@ class LoadedSegment:
         """
         position = 0 if known is None else known
         if known is None and offset > self.base_offset:
-            self._require(IndexKind.OFFSETS)
-            offsets = OffsetIndex(
-                self.base_offset, self._content.index_bytes(self._segment, IndexKind.OFFSETS)
-            )
-            position = offsets.position_before(offset)
+            content = self._content.index_bytes(self._segment, IndexKind.OFFSETS)
+            position = OffsetIndex(self.base_offset, content).position_before(offset)
         found = seek(self, position, offset=offset)
         if found is not None:
             self._check(found)
@@ -336,8 +323,3 @@ def _first_damage(content: Buffer, start: int) -> str:
             return f"the offsets of the batch at byte {start + position} do not follow those before it"
         position, next_offset = position + header.size, header.next_offset
     return "the batches are whole, and the headers of some batches are those of others. The object is that of another segment, or was changed"
-
-
-def size_of(ranges: Iterable[ObjectRange]) -> int:
-    """Return the size of ranges together, in bytes."""
-    return sum(one.size for one in ranges)

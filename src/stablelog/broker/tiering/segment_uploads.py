@@ -108,7 +108,7 @@ class SegmentUploads:
             self._threads, self._index_files, segment, rewritten, epochs, partition.view is not None
         )
         points, crcs = await in_thread(self._threads, self._cut_points, segment, summary, rewritten)
-        await in_thread(
+        indexes_crc = await in_thread(
             self._threads, self._upload_files, segment, summary, rewritten, files, key, is_cancelled
         )
         self.size += summary.log_size
@@ -118,7 +118,7 @@ class SegmentUploads:
             cut_points=points,
             header_crcs=crcs,
             commit=commit,
-            indexes_crc=directory_crc(files),
+            indexes_crc=indexes_crc,
             event_ms=self._now_ms(),
         )
 
@@ -147,8 +147,8 @@ class SegmentUploads:
         files: Mapping[IndexKind, bytes],
         key: Callable[[str], str],
         is_cancelled: Callable[[], bool],
-    ) -> None:
-        """Upload the files of a segment. Runs in a thread."""
+    ) -> int:
+        """Upload the files of a segment. Return the CRC that proves the object of indexes. Runs in a thread."""
         store = self._store
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
@@ -157,6 +157,7 @@ class SegmentUploads:
             )
             indexes = encode_indexes(files)
             store.upload(key(INDEXES), lambda: [indexes], len(indexes))
+            return directory_crc(indexes)
 
     def _cut_points(
         self, segment: SealedSegment, summary: Summary, rewritten: Rewritten | None
