@@ -292,6 +292,15 @@ def test_an_address_that_is_lost_while_the_directory_is_opened_stops_the_broker_
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+async def is_served(port, opened):
+    """Whether the broker serves a new connection, which stays open."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    opened.callback(writer.close)
+    request = frame(ApiKey.API_VERSIONS, 0)
+    writer.write(LENGTH.pack(len(request)) + request)
+    return await reader.read(1) != b""
+
+
 @pytest.mark.parametrize(
     ("name", "few", "many"),
     [
@@ -303,13 +312,6 @@ def test_an_address_that_is_lost_while_the_directory_is_opened_stops_the_broker_
 def test_a_limit_of_connections_counts_for_those_that_come_after_the_change(
     new_loop, tmp_path, name, few, many
 ):
-    async def is_served(port, opened):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        opened.callback(writer.close)
-        request = frame(ApiKey.API_VERSIONS, 0)
-        writer.write(LENGTH.pack(len(request)) + request)
-        return await reader.read(1) != b""
-
     async def conversation():
         async with started(tmp_path) as (server, port):
             with contextlib.ExitStack() as opened:
@@ -320,5 +322,30 @@ def test_a_limit_of_connections_counts_for_those_that_come_after_the_change(
                 server.broker.change_settings({name: many}, {})
                 assert await is_served(port, opened)
             await server.stop()
+
+    run(conversation, new_loop)
+
+
+def test_the_limit_of_one_listener_leaves_the_others_that_of_the_broker_which_counts_all(new_loop, tmp_path):
+    config = BrokerConfig(
+        {
+            "listeners": "INNER://127.0.0.1:0,OUTER://127.0.0.1:0",
+            "listener.security.protocol.map": "INNER:PLAINTEXT,OUTER:PLAINTEXT",
+            "inter.broker.listener.name": "INNER",
+            "listener.name.outer.max.connections": "1",
+            "max.connections": "4",
+        }
+    )
+
+    async def conversation():
+        server = await Server.open(config, tmp_path)
+        inner, outer = (one.port for one in server.listeners)
+        with contextlib.ExitStack() as opened:
+            assert [await is_served(outer, opened) for _ in range(2)] == [True, False]
+            assert [await is_served(inner, opened) for _ in range(3)] == [True, True, True]
+            server.broker.change_settings({"max.connections": "5"}, {})
+            assert not await is_served(outer, opened)
+            assert [await is_served(inner, opened) for _ in range(2)] == [True, False]
+        await server.stop()
 
     run(conversation, new_loop)

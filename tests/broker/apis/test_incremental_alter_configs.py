@@ -240,6 +240,10 @@ def test_words_are_added_to_and_taken_from_what_counts():
         ((DELETE, "log.retention.mss", None), "did you mean log.retention.ms?"),
         ((SET, "num.partitions", "3"), "num.partitions can only be set when the broker starts"),
         ((DELETE, "num.partitions", None), "num.partitions can only be set when the broker starts"),
+        (
+            (SET, "listener.name.plaintext.max.connections", "3"),
+            "listener.name.plaintext.max.connections can only be set when the broker starts",
+        ),
         ((SET, "log.retention.ms", None), "the new value is null"),
         ((9, "log.retention.ms", "1"), "operation 9 is unknown"),
     ],

@@ -40,10 +40,10 @@ def dynamic_setting(name: str) -> BrokerSetting:
     """Return the setting of this name, which must be one that can change while the broker runs.
 
     Raises:
-        UsageError: the setting is unknown or not dynamic.
+        UsageError: the setting is unknown or not dynamic. No setting of a single listener is dynamic.
     """
-    setting = find_setting(name, _BY_NAME, "broker")
-    if not setting.dynamic:
+    setting = setting_of_broker(name)
+    if not setting.dynamic or setting.name != name:
         raise UsageError(f"{name} can only be set when the broker starts: restart it with the new value")
     return setting
 
