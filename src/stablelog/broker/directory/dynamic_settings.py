@@ -30,7 +30,7 @@ class DynamicSettings:
     def load_into(self, config: BrokerConfig) -> None:
         """Load the dynamic settings into a configuration. Nothing is written.
 
-        Settings of a group that contradict those with which the broker starts are accepted; `GroupSettings.report`
+        Settings of a group that contradict those with which the broker starts are accepted; `GroupOverrides.report`
         names them.
 
         Raises:

@@ -1,5 +1,5 @@
 """Settings of the broker, of topics and of consumer groups: the tables of all settings, and the checks of their values.
 
 `table` joins the tables of the modules, one for each subject. `config` has the values of a running broker, and
-`group_settings` those of single consumer groups.
+`group_overrides` the values that single consumer groups have in place of the broker's.
 """

@@ -9,7 +9,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from stablelog.broker.settings.group_settings import GroupSettings
+from stablelog.broker.settings.group_overrides import GroupOverrides
 from stablelog.broker.settings.listeners import (
     LISTENER_PREFIX,
     Address,
@@ -99,7 +99,7 @@ class BrokerConfig:
         self.static = {name: text for name, text in given.items() if name not in FIXED_BROKER_SETTINGS}
         self.dynamic: dict[str, str] = {}
         self.dynamic_defaults: dict[str, str] = {}
-        self.groups = GroupSettings(self.__getitem__)
+        self.groups = GroupOverrides(self.__getitem__)
         self._static_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
         for name, text in self.static.items():
             setting = setting_of_broker(name)

@@ -1,4 +1,6 @@
-"""The settings of single consumer groups, and the session timeout and heartbeat interval that result for their members."""
+"""The settings that single consumer groups have in place of the broker's, and the session timeout and heartbeat interval
+that result for their members.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -17,8 +19,8 @@ HEARTBEATS_PER_SESSION: Final = 3
 NAMED_MAX: Final = 3  # The number of groups that a log line names.
 
 
-class GroupSettings:
-    """The settings of the consumer groups of one broker.
+class GroupOverrides:
+    """The settings that consumer groups of one broker have of their own. They override settings of the broker.
 
     Args:
         of_broker: returns the value of a setting of the broker, parsed.
