@@ -23,6 +23,7 @@ from stablelog.wire.extension.commits import DescribedCommit
 from stablelog.wire.extension.cut import CutPartition, CutTopic
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, decode_fetch_request, encode_fetch_response
 from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, message_class
+from tests.client.stepping import run_steps
 
 ADDRESS = "broker:9092"
 TOPIC, PARTITIONS = "orders", 2
@@ -416,18 +417,11 @@ class ModelShell:
         self._late = []
 
     def run(self, steps):
-        answer, failure = None, None
-        while True:
-            try:
-                effect = steps.send(answer) if failure is None else steps.throw(failure)
-            except StopIteration as end:
-                return end.value
-            answer = failure = None
+        def perform(effect):
             self._at_effect()
-            try:
-                answer = self.perform(effect)
-            except (OSError, UnavailableError) as error:
-                failure = error
+            return self.perform(effect)
+
+        return run_steps(steps, perform)
 
     def pass_time(self, seconds):
         """Let time pass, and happen what is planned."""

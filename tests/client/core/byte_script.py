@@ -10,8 +10,9 @@ from kio.static.primitive import i16
 
 from stablelog.client.core.connection import BrokerConnection
 from stablelog.client.core.frames import SIZE
-from stablelog.client.core.steps import Call, Now, Pause, Receive, Send
+from stablelog.client.core.steps import Receive, Send
 from stablelog.wire.api import ApiKey
+from tests.client.stepping import ScriptedTime, run_steps
 
 
 def encoded(response):
@@ -42,7 +43,7 @@ def api_versions(versions, features=()):
     )
 
 
-class ScriptedConnection(BrokerConnection):
+class ScriptedConnection(BrokerConnection, ScriptedTime):
     """A connection to "h:1".
 
     Args:
@@ -50,14 +51,13 @@ class ScriptedConnection(BrokerConnection):
 
     Attributes:
         sent: the frames of the requests.
-        now: the seconds of the clock.
-        pauses: the seconds of each pause.
         refuses: whether no request can be sent any more.
     """
 
     def __init__(self, responses=(), **options):
         super().__init__("h:1", **options)
-        self.responses, self.sent, self.pauses, self.now, self.refuses = deque(responses), [], [], 0.0, False
+        ScriptedTime.__init__(self)
+        self.responses, self.sent, self.refuses = deque(responses), [], False
         self._unanswered = deque()
         self._unread = b""
         self._is_closed = False
@@ -78,7 +78,7 @@ class ScriptedConnection(BrokerConnection):
                 if self.refuses:
                     raise BrokenPipeError("the broker is gone")
                 self.sent.append(b"".join(pieces))
-                self._unanswered.append(self.sent[-1][8:12])
+                return self._unanswered.append(self.sent[-1][8:12])
             case Receive(_, size):
                 if not self._unread:
                     body = self.responses.popleft()
@@ -88,29 +88,12 @@ class ScriptedConnection(BrokerConnection):
                     self._unread = SIZE.pack(len(frame)) + frame
                 found, self._unread = self._unread[:size], self._unread[size:]
                 return memoryview(found)
-            case Now():
-                return self.now
-            case Pause(seconds):
-                self.pauses.append(seconds)
-                self.now += seconds
-            case Call(function):
-                return function()
-        return None
+        return super().perform(effect)
 
 
 def drive(steps, connection):
     """Run steps that use one connection, and return their result."""
-    answer, failure = None, None
-    while True:
-        try:
-            effect = steps.send(answer) if failure is None else steps.throw(failure)
-        except StopIteration as end:
-            return end.value
-        answer, failure = None, None
-        try:
-            answer = connection.perform(effect)
-        except OSError as error:
-            failure = error
+    return run_steps(steps, connection.perform)
 
 
 def negotiated(versions, responses=(), **options):

@@ -8,9 +8,10 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.steps import Call, Emit, Now, Open, Pause
+from stablelog.client.core.steps import Emit, Open
 from stablelog.errors import UnavailableError
 from stablelog.wire.message_classes import message_class
+from tests.client.stepping import ScriptedTime, run_steps
 
 NODES = {1: "one", 2: "two", 3: "three"}  # by id, the host; the port is always the same
 PORT = 9092
@@ -31,7 +32,7 @@ def part(request, name, /, **fields):
     return getattr(sys.modules[response.__module__], name)(**fields)
 
 
-class Brokers:
+class Brokers(ScriptedTime):
     """Brokers, and the shell of a client that runs steps.
 
     Args:
@@ -42,51 +43,31 @@ class Brokers:
 
     Attributes:
         asked: the host and the request of each request, in order.
-        now: the seconds of the clock.
-        pauses: the seconds of each pause.
         given: the items that the steps gave.
         away: the hosts to which no connection can be made.
     """
 
     def __init__(self, answers=None, topics=None, last_versions=None):
         self.answers, self.topics, self.last_versions = answers or {}, topics or {}, last_versions or {}
-        self.asked, self.now, self.pauses, self.given, self.away = [], 0.0, [], [], set()
+        super().__init__()
+        self.asked, self.given, self.away = [], [], set()
 
     def cluster(self, **settings):
         return Cluster(f"one:{PORT}", **{"deadline_s": 5, **settings})
 
     def run(self, steps):
-        answer, failure = None, None
-        while True:
-            try:
-                effect = steps.send(answer) if failure is None else steps.throw(failure)
-            except StopIteration as end:
-                return end.value
-            answer, failure = None, None
-            try:
-                answer = self._perform(effect)
-            except UnavailableError as error:
-                failure = error
+        return run_steps(steps, self.perform)
 
-    def _perform(self, effect):
+    def perform(self, effect):
         match effect:
             case Open(address):
                 host = address.partition(":")[0]
                 if host in self.away:
                     raise UnavailableError(f"{address} is away")
                 return Link(host, self)
-            case Now():
-                return self.now
-            case Pause(seconds):
-                self.pauses.append(seconds)
-                self.now += seconds
-            case Call(function):
-                return function()
             case Emit(item):
-                self.given.append(item)
-            case _:
-                raise AssertionError(f"{effect} needs a connection")
-        return None
+                return self.given.append(item)
+        return super().perform(effect)
 
     def requests(self, name):
         """The requests of one kind, with the hosts that they went to."""

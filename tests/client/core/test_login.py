@@ -14,6 +14,7 @@ from stablelog.client.responses import ClosedError
 from stablelog.errors import AuthenticationError, UnavailableError
 from stablelog.wire.sasl import SaslMessageError
 from tests.client.core.test_security import SASL, SECRET
+from tests.client.stepping import run_steps
 
 
 class FalseBroker:
@@ -125,25 +126,25 @@ class Probed:
 
 def explained(security, **found):
     """Run `explain` against listeners, by the protocol of the probe. Return the message of the refusal; None for none."""
-    steps, answer, failure = explain_closed_connection("h:1", security), None, None
     opened = []
-    while True:
-        try:
-            effect = steps.send(answer) if failure is None else steps.throw(failure)
-        except StopIteration:
-            assert all(one.is_closed for one in opened)
+
+    def perform(effect):
+        if not isinstance(effect, Open):
             return None
-        except AuthenticationError as refused:
-            assert all(one.is_closed for one in opened)
-            return str(refused)
-        answer, failure = None, None
-        if isinstance(effect, Open):
-            code = found.get(effect.probe.name)
-            if code is None:
-                failure = UnavailableError("silent")
-            else:
-                answer = Probed(code)
-                opened.append(answer)
+        code = found.get(effect.probe.name)
+        if code is None:
+            raise UnavailableError("silent")
+        opened.append(Probed(code))
+        return opened[-1]
+
+    try:
+        run_steps(explain_closed_connection("h:1", security), perform)
+    except AuthenticationError as refused:
+        return str(refused)
+    else:
+        return None
+    finally:
+        assert all(one.is_closed for one in opened)
 
 
 OPEN, LOGIN = ErrorCode.illegal_sasl_state, ErrorCode.unsupported_sasl_mechanism

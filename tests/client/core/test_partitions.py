@@ -6,7 +6,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.core.partitions import epoch_end, epoch_ends, list_offsets
 from stablelog.client.topics import ListedOffset
 from stablelog.errors import RefusedError, UnavailableError
-from tests.client.core.scripted import NONE, Brokers, part, reply
+from tests.client.core.leader_answers import epoch_ends_at, listed_offsets
+from tests.client.core.scripted import Brokers
 
 T0, T1, T3 = ("t", 0), ("t", 1), ("t", 3)
 TOPICS = {"t": 4}
@@ -14,37 +15,7 @@ TOPICS = {"t": 4}
 
 def offsets(by_partition):
     """An answer with the offset of each partition, or an error code. A partition that is not named is left out."""
-
-    def answer(request):
-        def partition(index):
-            found = by_partition[index]
-            is_refused = isinstance(found, ErrorCode)
-            return part(
-                request,
-                "ListOffsetsPartitionResponse",
-                partition_index=index,
-                error_code=found if is_refused else NONE,
-                offset=-1 if is_refused else found,
-                timestamp=1000,
-                leader_epoch=2,
-            )
-
-        topics = tuple(
-            part(
-                request,
-                "ListOffsetsTopicResponse",
-                name=topic.name,
-                partitions=tuple(
-                    partition(one.partition_index)
-                    for one in topic.partitions
-                    if one.partition_index in by_partition
-                ),
-            )
-            for topic in request.topics
-        )
-        return reply(request, topics=topics)
-
-    return answer
+    return listed_offsets(lambda index, _time: by_partition.get(index))
 
 
 def test_each_leader_is_asked_for_its_partitions():
@@ -93,29 +64,7 @@ def test_a_partition_that_does_not_exist_is_refused_with_those_that_do():
 
 
 def epochs(by_partition):
-    def answer(request):
-        topics = tuple(
-            part(
-                request,
-                "OffsetForLeaderTopicResult",
-                topic=topic.topic,
-                partitions=tuple(
-                    part(
-                        request,
-                        "EpochEndOffset",
-                        error_code=NONE,
-                        partition=one.partition,
-                        leader_epoch=by_partition[one.partition][0],
-                        end_offset=by_partition[one.partition][1],
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-        return reply(request, topics=topics)
-
-    return answer
+    return epoch_ends_at(lambda index, _epoch: by_partition[index])
 
 
 def test_the_end_of_a_leader_epoch_is_asked_of_each_leader():

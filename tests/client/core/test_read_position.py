@@ -10,7 +10,8 @@ from hypothesis import strategies as some
 
 from stablelog.client.core.read_position import UNKNOWN, VERSION, Mark, ReadPosition, check_fits, check_holds
 from stablelog.errors import DataLossError, RefusedError, UsageError
-from tests.client.core.scripted import NONE, Brokers, part, reply
+from tests.client.core.leader_answers import epoch_ends_at
+from tests.client.core.scripted import Brokers
 
 TOPIC_ID = uuid.UUID(int=7)
 POSITION = ReadPosition(
@@ -102,34 +103,11 @@ def test_a_position_of_another_reader_is_refused_with_the_difference(topics, gro
         check_fits(replace(POSITION, group="g"), topics, group, is_cut=is_cut)
 
 
-def epochs(end_offset):
-    def answer(request):
-        topics = tuple(
-            part(
-                request,
-                "OffsetForLeaderTopicResult",
-                topic=topic.topic,
-                partitions=tuple(
-                    part(
-                        request,
-                        "EpochEndOffset",
-                        error_code=NONE,
-                        partition=one.partition,
-                        leader_epoch=one.leader_epoch,
-                        end_offset=end_offset,
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-        return reply(request, topics=topics)
-
-    return answer
-
-
 def holds(position=POSITION, end_offset=9, topics=("t",)):
-    brokers = Brokers({"OffsetForLeaderEpoch": epochs(end_offset)}, dict.fromkeys(topics, 2))
+    brokers = Brokers(
+        {"OffsetForLeaderEpoch": epoch_ends_at(lambda _, epoch: (epoch, end_offset))},
+        dict.fromkeys(topics, 2),
+    )
     return brokers.run(check_holds(brokers.cluster(), position, ["t"])), brokers
 
 

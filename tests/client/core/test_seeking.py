@@ -6,6 +6,7 @@ import pytest
 
 from stablelog.client.core.seeking import check_offsets, offsets_since
 from stablelog.errors import OffsetOutOfRangeError
+from tests.client.core.leader_answers import listed_offsets
 from tests.client.core.scripted import NONE, Brokers, part, reply
 
 TOPICS = {"t": 2}
@@ -14,31 +15,9 @@ START, END = 10, 90
 
 def listed(by_time):
     """An answer to ListOffsets: the start and the end of each partition, or the first offset at or after a time."""
-
-    def answer(request):
-        topics = tuple(
-            part(
-                request,
-                "ListOffsetsTopicResponse",
-                name=topic.name,
-                partitions=tuple(
-                    part(
-                        request,
-                        "ListOffsetsPartitionResponse",
-                        partition_index=one.partition_index,
-                        error_code=NONE,
-                        offset={-2: START, -1: END}.get(one.timestamp, by_time),
-                        timestamp=-1,
-                        leader_epoch=0,
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-        return reply(request, topics=topics)
-
-    return answer
+    return listed_offsets(
+        lambda _, time: {-2: START, -1: END}.get(time, by_time), timestamp=-1, leader_epoch=0
+    )
 
 
 def commits(*rows, at_once=2):
