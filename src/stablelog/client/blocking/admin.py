@@ -4,10 +4,9 @@ Each area has the functions of its module in `client.core.admin` as methods, wit
 uses a connection of its own, so several threads may administer with one client.
 """
 
-import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar, get_args
+from typing import Concatenate, ParamSpec, TypeVar
 
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.cluster_pool import ClusterPool
@@ -15,6 +14,7 @@ from stablelog.client.core import cluster as core
 from stablelog.client.core import partitions
 from stablelog.client.core.admin import acls, brokers, configs, groups, quotas, topics, transactions, users
 from stablelog.client.core.steps import Steps
+from stablelog.client.signatures import show_result
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -57,10 +57,7 @@ def _lending(
     def call(area: AdminArea, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return area._run(lambda cluster: steps(cluster, *args, **kwargs))  # noqa: SLF001 - a method of the area
 
-    # `help` shows the result of the call, and not the steps.
-    signature = inspect.signature(steps)
-    (*_, result) = get_args(signature.return_annotation)
-    vars(call)["__signature__"] = signature.replace(return_annotation=result)
+    show_result(call, steps)
     return call
 
 

@@ -3,12 +3,11 @@
 A pickled `BlockingCluster` contains the arguments of its constructor, and opens new connections in the other process.
 """
 
-import inspect
 import time
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from stablelog.client.blocking.connection import BlockingRunner, SocketConnection
 from stablelog.client.core import cluster as core
@@ -27,6 +26,7 @@ from stablelog.client.core.connection import BrokerConnection as CoreConnection
 from stablelog.client.core.security import PLAINTEXT, PROBES, SecuritySettings
 from stablelog.client.core.settings import TIMEOUT_S
 from stablelog.client.core.steps import Result, Steps, as_steps
+from stablelog.client.signatures import show_result
 from stablelog.processes import watch_forks
 from stablelog.types import SecurityProtocol
 
@@ -69,10 +69,7 @@ def blocking(
     def call(shell: Shell[CoreT], /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         return shell.run(steps(shell.core, *args, **kwargs))
 
-    # `help` shows the result of the call, and not the steps.
-    signature = inspect.signature(steps)
-    (*_, result) = get_args(signature.return_annotation)
-    vars(call)["__signature__"] = signature.replace(return_annotation=result)
+    show_result(call, steps)
     return call
 
 
