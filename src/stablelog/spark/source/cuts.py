@@ -136,7 +136,7 @@ class Cuts:
                 if self._partitions.keys() != before.keys():
                     return self._request_cut(commit_sequence)
             if refused.code is ErrorCode.invalid_request:
-                raise UsageError(f"the topics cannot be read at cuts: {refused}") from refused
+                raise UsageError(f"cut=true: {refused}") from refused
             raise
 
     def _offsets_of_cut(self, cut: Cut) -> StreamOffsets:
