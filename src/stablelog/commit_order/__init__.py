@@ -1,5 +1,5 @@
 """Commit order: the order in which read-committed consumers of a commit-ordered topic get transactions.
 
-`view` presents the log of an open partition in commit order; `stored_view` does so for a log in an object store,
-without the local log. Both find transactions in the commit index of each segment (`commit_index`).
+`view` reads the log of an open partition in commit order; `stored_view` does so for a log that is only in an object
+store. Both find transactions in the commit index of each segment (`commit_index`).
 """

@@ -55,8 +55,8 @@ def extents_from(
 
 
 def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
-    """Divide the extents of a commit index into ranges to look up together, from entry number `place` on. Torn
-    transactions, whose beginning retention has removed, are left out.
+    """Divide the extents of a commit index into ranges to look up together, from entry number `place` of the index on.
+    Torn transactions, whose beginning retention has removed, are left out.
 
     Yields:
         For each range, the number of its first extent, the number after its last extent, and an entry or None. A long

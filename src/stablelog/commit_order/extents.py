@@ -12,7 +12,7 @@ a full disk, the extents stay in memory.
 When a transaction commits, its extents are written into the commit index, together with the bytes that replace the
 first bytes of each batch in a response. Computing these bytes takes a tenth of a microsecond for each extent. For a
 transaction with LONG_COUNT extents or more, this would delay the commit for too long. So the extents of such a
-transaction are written without these bytes, and each reader computes them.
+transaction are written without these bytes, and each reader computes the bytes itself.
 
 Format: docs/formats.md, "Commit index".
 """

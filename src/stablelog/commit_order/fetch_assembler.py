@@ -3,7 +3,7 @@
 The batches of a transaction are scattered over the log. A response contains each batch with another base offset and
 another leader epoch, which the CRC does not cover. All other bytes are the same as in the log. The first 16 bytes of a
 large batch come from the commit index, and the rest is a slice of the mapped log file. Small batches are copied into
-one buffer, because two separate pieces for the socket would cost more time than the copy.
+one buffer, because sending each in a piece of its own would cost more time than the copy.
 
 A batch may have only a hundred bytes, so the cost for each batch matters. The code therefore handles batches in
 comprehensions over hundreds of batches, which may belong to several transactions.
@@ -109,7 +109,7 @@ class FetchAssembler:
         return max(min(self.room, self._remote_room), 0)
 
     def slice(self) -> Slice:
-        """Return the response as a `Slice`. No batch may be added afterwards."""
+        """Return the assembled response as a `Slice`. No batch may be added afterwards."""
         if self._copies is not None:
             copies = self._copies.getbuffer()
             COPY_BUFFERS.return_buffer(self._copies)
@@ -283,7 +283,9 @@ class FetchAssembler:
         return has_room and self.room > 0
 
     def _copy(self, pieces: list[Buffer]) -> None:
-        """Copy small batches. Batches that follow each other in the response become one piece for the socket."""
+        """Copy small batches into the response's buffer, so that batches which follow each other in the response are
+        sent as one piece.
+        """
         if self._copies is None:
             self._copies = COPY_BUFFERS.take_buffer()
         begin = self._copies.tell()

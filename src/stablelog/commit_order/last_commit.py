@@ -72,8 +72,7 @@ def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
 
 def _steps(disk: Disk, segment: SegmentName, log: File) -> Iterator[tuple[int, int]]:
     """Yield the byte ranges of a log file to search for the last commit marker, as (begin, end). The first range is at
-    the end of the file, and each further one is directly before the one that was yielded last. Each range begins with a
-    batch.
+    the end of the file, and each further one ends where the one before it begins. Each range begins with a batch.
     """
     try:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))

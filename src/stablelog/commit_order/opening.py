@@ -72,7 +72,9 @@ class CommitOrdered:
         return start
 
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
-        """Record the position where the view begins. The record is durable on return."""
+        """Record the position where the view begins, in a file of the partition. The file is durable when this method
+        returns.
+        """
         self._disk.write_atomic(log.directory / VIEW_START_FILE, encode_log_start(start_offset))
 
     def _read_first_sequences(self, log: ViewedLog) -> tuple[FirstSequence, ...]:
@@ -84,7 +86,7 @@ class CommitOrdered:
 
     def record_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
         """Record the greatest commit sequence before the segment with a base offset, before the earlier segments are
-        deleted. Durable on return.
+        deleted. The record is durable when this method returns.
         """
         assert isinstance(view, CommitOrder)
         first = view.indexes[0].base_offset

@@ -132,8 +132,8 @@ class TieredView:
     # -- times -------------------------------------------------------------------------------------------------
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position with a commit at this time or later. A record outside transactions counts with its
-        own timestamp.
+        """Find the first position of a record that was committed at this time or later. For a record outside
+        transactions, its own timestamp counts.
 
         Returns:
             A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,
@@ -229,7 +229,9 @@ class TieredView:
         )
 
     def _cache_answer(self, key: tuple[str, int, int], index: IndexRows, answer: int) -> int:
-        """Keep an answer if it was found in a remote commit index, and return it."""
+        """Return an answer, and keep it for later calls if it was found in a remote commit index, which takes long to
+        search.
+        """
         if index.loaded_size:
             self._remote_answers[key] = answer
         if len(self._remote_answers) > REMOTE_ANSWERS_MAX:

@@ -1,4 +1,5 @@
-"""The commit indexes of a partition over both tiers: those of local segments, and those in the object store.
+"""The commit indexes of a partition over both tiers: those of local segments on the disk, and those in the object
+store.
 
 Local retention deletes the first local segments that the object store has. Their positions are then read with the
 commit indexes in the store. A transaction with its marker in a local segment may have batches in a deleted one; these

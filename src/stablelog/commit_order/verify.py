@@ -34,7 +34,9 @@ Place = tuple[int, int]  # the base offset of a segment, and the position of a b
 
 
 class _FoundTransaction(NamedTuple):
-    """A committed transaction, as the log has it. `places` has the segment and the position of each of its batches."""
+    """A committed transaction that was found by reading the log. `places` has the segment and the position of each of
+    its batches.
+    """
 
     start: int
     record_count: int
@@ -51,7 +53,8 @@ class _Contents(NamedTuple):
 
 
 class LogWalk:
-    """A reading of the log from its first batch to its last one.
+    """A walk through the log from its first batch to its last one, which finds the committed transactions without the
+    commit indexes.
 
     Attributes:
         headers: batch headers, by segment and position. Commit indexes of this segment or of later ones may refer to
@@ -220,13 +223,13 @@ def _transaction_faults(
 
 
 def _is_whole(said: _FoundTransaction, walk: LogWalk) -> bool:
-    """Whether the log still has all batches of a transaction."""
+    """Whether the log still has all batches of a transaction, so that its entry must be complete."""
     return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
 
 
 def _are_placed(entry: Entry, extents: list[BatchExtent], walk: LogWalk) -> bool:
-    """Whether each extent of an entry has the right end, and the right base offset, length and leader epoch. The last
-    three replace the first bytes of a batch in a response.
+    """Whether each extent of an entry has the right end, and the right base offset, length and leader epoch. These
+    three values replace the first bytes of a batch in a response.
     """
     position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
     for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:

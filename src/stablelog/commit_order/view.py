@@ -116,7 +116,7 @@ class CommitOrder(TieredView):
 
     def first_offset_of(self, end_offset: int) -> int:
         """Return the least log offset at which one of these transactions begins: those that are open, and those whose
-        markers are at or after `end_offset`. Return `end_offset` if there is none that begins before it.
+        markers are at or after `end_offset`. Return `end_offset` if none of them begins before it.
         """
         needed = [one.first_offset for one in self.builder.open.values()]
         needed += [index.least_first_offset for index in self.indexes if index.base_offset >= end_offset]

@@ -1,4 +1,5 @@
-"""Tiered storage: what a partition has in an object store, and the rules by which one broker at a time changes it.
+"""Tiered storage: the objects that a partition has in an object store, and the rules that let only one broker at a time
+change them.
 
 This package decides; `stablelog.broker.tiering` carries out what it decides in a broker. Only `prefix` sends requests to
 an object store, and only requests that read. The generators of `chain` yield requests, and the caller sends the answers

@@ -16,8 +16,9 @@ objects:
 
 A broker takes over the chain by these steps. None of the steps can be left out:
 
-1. List the chain, and check whether its last manifest and the local log are of one history. If they are not, stop: a
-   broker with another history must not stop the one that owns the chain.
+1. List the chain, and check whether its last manifest and the local log have the same history, that is, whether the
+   manifest describes segments of this log. If not, stop: a broker with another log must not stop the broker that owns
+   the chain.
 2. Create the claim, then list the chain. If the chain has an object of a greater epoch, this broker is fenced. If the
    last manifest is another one than in step 1, check it.
 3. For each lower epoch that does not end with a fence, create a fence with the number after its last object.
@@ -86,7 +87,9 @@ class List(NamedTuple):
 
 
 class Create(NamedTuple):
-    """A request to create an object. The answer is False if an object with this key and another content exists."""
+    """A request to create an object. The answer is True if the store has the object now; False if an object with this
+    key and another content exists.
+    """
 
     key: str
     content: bytes
@@ -230,8 +233,9 @@ class Chain:
         """Delete all objects of the chain of a partition whose topic was deleted: first the manifests, then the claims
         and fences.
 
-        The object `deleted` of the topic has to exist before. After the fences are deleted, a stalled broker may still
-        create a manifest there. Because of the object `deleted`, no reader and no restore uses this manifest.
+        The topic's object `deleted`, which says that the topic was deleted, must exist before this call. After the
+        fences are deleted, a stalled broker may still create a manifest of the partition. Because of the object
+        `deleted`, no reader and no restore uses this manifest.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. Nothing was deleted.

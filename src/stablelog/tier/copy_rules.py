@@ -1,9 +1,9 @@
 """Copies to the object store: which segments of a partition can be copied, and how a manifest describes a copied
 segment.
 
-A segment is copied when it is sealed and durable, and when all its offsets are before the last stable offset. Then no
-transaction that began in it or before it is open, so the content of the segment is final. Segments are copied in the
-order of their offsets, so that the manifest has no gap.
+A segment is copied when it is sealed (another segment follows it) and durable, and when all its offsets are before the
+last stable offset. Then no transaction that began in it or before it is still open, so the content of the segment is
+final. Segments are copied in the order of their offsets, so that the manifest has no gap.
 
 Source: KIP-405.
 """
@@ -52,8 +52,8 @@ def view_start_of(partition: Partition) -> int:
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
-    """Return the paths of the files that go into a segment's object of indexes, by kind. Some of the files may not
-    exist.
+    """Return the paths of the files that go into a segment's object of indexes, by kind: the indexes, the producer
+    snapshots and the others. Some of the files may not exist.
     """
     # The first kinds are in the order of the suffixes.
     indexes = zip(IndexKind, (*INDEX_SUFFIXES, *COMMIT_SUFFIXES), strict=False)

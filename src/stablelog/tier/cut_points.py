@@ -1,13 +1,13 @@
 """Cut points of a remote segment: positions between two batches at which its log file can be divided.
 
-Two neighbouring cut points are the ends of a *chunk*. The broker loads a log file in chunks. A reader that needs no
-broker, such as a Spark task, reads from one cut point to another, without an index.
+The bytes between two neighbouring cut points are a *chunk*. The broker loads a log file in chunks. A reader that needs
+no broker, such as a Spark task, reads from one cut point to another, without an index.
 
 The CRC of a batch does not cover its base offset, and says nothing about the log to which the batch belongs. For each
 cut point, the manifest therefore has the CRC-32C over all batch headers before it, as the summary has it for the whole
-log file. From the CRC at the begin of a chunk, a reader computes the one at its end, and compares it with the manifest.
-This proves that the bytes are those of this log file at this position. A header contains the CRC of its batch, so the
-bodies are proven, too.
+log file. From the CRC at the beginning of a chunk, a reader computes the one at its end, and compares it with that in
+the manifest. This proves that the bytes are those of this log file at this position. A header contains the CRC of its
+batch, so the bodies are proven, too.
 
 Format: docs/formats.md, "Records of remote log metadata".
 """
@@ -61,14 +61,14 @@ def encode_cut_points(
         summary: the summary of the segment.
         read: returns bytes of the log file, by position and size.
         chunk_size: the least distance of two cut points, in bytes. It is increased if there would be more than
-            COUNT_MAX.
+            COUNT_MAX cut points.
 
     Returns:
         A pair: the encoded cut points, and the encoded CRCs, one for each cut point, over all batch headers before it.
 
     Raises:
-        DamageError: the batch headers of the log file are not those of the summary. They are also checked if the log
-            file is too small for a cut point.
+        DamageError: the batch headers of the log file do not match the summary. This is checked even if the log file is
+            too small to have a cut point.
     """
     distance = max(chunk_size, summary.log_size // (COUNT_MAX + 1) + 1)
     points, crcs = bytearray(), bytearray()
@@ -102,7 +102,7 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
     """Decode the cut points of a segment from the manifest, in the order of their positions.
 
     Raises:
-        DamageError: the manifest describes impossible cut points.
+        DamageError: the cut points are not in order, or have no CRCs.
     """
     crcs: Sequence[int | None] = [crc for (crc,) in HEADER_CRC.iter_unpack(segment.header_crcs)]
     crcs = crcs or [None] * (len(segment.cut_points) // CUT_POINT.size)
@@ -142,7 +142,7 @@ def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[in
         place of the CRCs if the manifest has none.
 
     Raises:
-        DamageError: the manifest describes impossible cut points.
+        DamageError: the cut points are not in order, or have no CRCs.
     """
     if segment.summary is None:
         begin = position // chunk_size * chunk_size

@@ -3,8 +3,9 @@
 Three kinds of objects are deleted:
 
 - *Marked segments.* Retention moves the log start, and the next manifest marks the segments before the log start. The
-  objects of a segment are deleted when the delay of deletions has passed since this broker has first known a published
-  manifest with the mark, and no valid pin protects the segment (`tier.pins`). The next manifest no longer names it.
+  objects of a segment are deleted when the delay of deletions has passed since this broker first knew of a published
+  manifest with the mark, and no valid pin protects the segment. (A pin is an object by which a reader keeps segments
+  from deletion: `tier.pins`.) The next manifest no longer names the segment.
 - *Orphans*: objects of segments and of parts that the last manifest does not name, because an upload or a crash left
   them, or because a part was replaced. Only the broker that owns the chain can publish a manifest that names an object,
   and it uploads nothing while this module looks. So an object that was listed, and that the last manifest does not name,
@@ -12,9 +13,10 @@ Three kinds of objects are deleted:
   protects readers that use an earlier manifest. While any pin is valid, no orphan is deleted.
 - *Old manifests*, and pins that are no longer valid.
 
-Before something is found, the chain was listed and has no object of a greater broker epoch: a fenced broker deletes
-nothing more. If a broker is fenced between this listing and a deletion, no harm is done. A mark is never withdrawn. And a
-broker of a greater epoch names none of the listed orphans, because it uploads each segment under a new id.
+Before this module looks for objects to delete, it lists the chain and checks that no broker of a greater epoch has
+taken over: such a broker has fenced this one, and a fenced broker deletes nothing. If a broker is fenced between this
+listing and a deletion, no harm is done. A mark is never withdrawn. And a manifest of the broker that has taken over
+names none of the listed orphans, because this broker uploads each segment under a new id.
 
 The delay is measured by the clock of this broker, which no other clock has to agree with. It begins again at each start
 of the broker.
@@ -53,7 +55,7 @@ class _Known(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A deletion that is allowed: all objects of a segment, or one other object."""
+    """Objects that may be deleted now: all objects of one segment, or one other object."""
 
     segment_id: uuid.UUID | None
     keys: tuple[str, ...]
@@ -114,7 +116,9 @@ class ObjectDeletion:
 
     @property
     def is_swept(self) -> bool:
-        """Whether no sweep is planned, and all orphans that were found are deleted."""
+        """Whether there is nothing to do about orphans (objects that no manifest names): no sweep is planned, and all
+        orphans that were found are deleted.
+        """
         return self._sweep_s == math.inf and not self._found
 
     def is_due(self, now_s: float, delay_s: float) -> bool:
@@ -170,8 +174,8 @@ class ObjectDeletion:
     def delete_found(self, count_max: int) -> Steps[bool]:
         """Delete the objects that `find_objects` has found. An upload may be running.
 
-        What was found may be deleted at any later time: a mark is never withdrawn, orphans never get a name, and newer
-        manifests stay.
+        The objects may be deleted at any time after `find_objects`: marked segments are never used again, no manifest
+        will name an orphan, and old manifests are never needed again.
 
         Args:
             count_max: at most so many segments and other objects are deleted. The next call continues.

@@ -1,4 +1,5 @@
-"""The events in `__remote_log_metadata`: which events a manifest demands, and which of them the topic has.
+"""The events in `__remote_log_metadata`: which events must be there according to a manifest, and which of them are
+missing.
 
 An *event* is a record of `tier.records` that says that the state of a remote segment has changed. The events are
 derived from the manifest: an event that the topic lacks is made again from the manifest. The one exception is
@@ -80,7 +81,7 @@ class Events:
         states: the last state of each segment whose deletion is not finished, by segment id.
         is_marked: whether the partition is marked as deleted.
         is_finished: whether the objects of the deleted partition were deleted.
-        followed: the last manifest whose events are all in the topic; None if that is not known.
+        followed: the last manifest whose events are all in `__remote_log_metadata`; None if that is not known.
     """
 
     states: dict[uuid.UUID, SegmentState] = field(default_factory=dict)
@@ -121,8 +122,9 @@ class Events:
         """Yield the events that a manifest demands and that `__remote_log_metadata` lacks, in the order in which the
         caller must append them. After that, the topic agrees with the manifest.
 
-        A segment that the topic has as copied and that the manifest lacks was deleted from the store. This does not
-        apply to segments that Apache Kafka has copied: this broker has no manifest of them.
+        If the last event of a segment says that it was copied, and the manifest does not name the segment, it was
+        deleted from the store. This does not apply to segments that Apache Kafka has copied: this broker has no
+        manifest of them.
         """
         named = set()
         for segment in manifest.segments:
@@ -144,8 +146,8 @@ class Events:
                 yield _update(partition, segment_id, state, now_ms, broker_id)
 
     def mark_followed(self, manifest: Manifest) -> None:
-        """Record that the topic has all events of this manifest. The states of copies that the manifest does not name
-        are dropped: these copies have failed.
+        """Record that `__remote_log_metadata` has all events of this manifest. Copies of segments that the manifest
+        does not name have failed: their states are dropped from `states`.
         """
         named = {segment.segment_id for segment in manifest.segments}
         self.states = {
@@ -158,7 +160,7 @@ class Events:
     @property
     def needs_mark(self) -> bool:
         """Whether `__remote_log_metadata` needs an event that the partition was deleted. It does if this broker has
-        copied segments of the partition, and no such event is there.
+        copied segments of the partition, and the topic has no such event yet.
         """
         return self._has_own and not self.is_marked
 
@@ -184,7 +186,9 @@ class Events:
 
 
 def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentState]:
-    """Return the states from `known` (exclusive) to `wanted` (inclusive), in order. Each change of state has an event."""
+    """Return the states for which a segment needs events to get from the state `known` to `wanted`, in order: those
+    after `known`, up to `wanted`. None as `known` means that the segment has no event yet.
+    """
     return [state for state in SegmentState if (known is None or state > known) and state <= wanted]
 
 

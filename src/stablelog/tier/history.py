@@ -1,10 +1,10 @@
-"""What a partition's directory proves of the last manifest in the store: whether both are of one history, and what of the
-manifest holds for the local log.
+"""Checks whether the last manifest in the store describes the same log as the partition's local directory, and which of
+its statements are true of the local log.
 
-Another incarnation of the partition may have published the manifest: a broker on a copy of the data directory, or one on
+Another *incarnation* of the partition may have published the manifest: a broker on a copy of the data directory, or on
 a restored directory. Its log and the local one were the same up to some offset, and differ after it. Each may have
-acknowledged records after this offset. So nothing of its manifest is true here until the local log, or what this
-directory has recorded of its remote tier, proves it:
+acknowledged records after this offset. So a statement of its manifest is used only if the local log proves it, or the
+records of the remote tier in this directory do:
 
 - The segments must be those of the local log, batch for batch, and those that this directory has published. The local
   log must not end before them. Otherwise the manifest is refused.
@@ -14,8 +14,8 @@ directory has recorded of its remote tier, proves it:
 - The log start offset may be greater than the recorded one: the other incarnation has deleted records. Records that are
   only in the store are then gone, and the log start follows. It never passes a record of the local log: such a manifest
   is refused.
-- The offsets that a restore has left out are those of this log only if this directory says so. The next manifest says
-  what is true of this log.
+- The offsets that a restore has left out are taken from this directory, not from the manifest. The next manifest has
+  them as this directory has them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ class LocalHistory(NamedTuple):
         start_offset: the first offset of the local log.
         log_start: the recorded log start offset of the remote tier; for a coordinator's log, that of the local log.
         recorded: the last manifest that was recorded in the directory; None if that is not known.
-        restored: what restores of this directory have left out; None if it was never restored.
+        restored: the offsets and commits that restores of this directory have lost; None if it was never restored.
     """
 
     directory: str
@@ -69,8 +69,8 @@ class ProvenManifest(NamedTuple):
         manifest: the manifest.
         is_foreign: whether the last manifest says something that is not true of the local log, because another
             incarnation of the partition has published it. The next manifest must then be published soon.
-        lost: the offsets of records that were only in the store, and that another incarnation has deleted; None if
-            there are none.
+        lost: the offsets of records that were only in the store, and that another incarnation (a broker on another copy
+            of the data directory) has deleted; None if there are none.
     """
 
     manifest: Manifest
@@ -122,8 +122,8 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
 
 def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
     """Check that the last manifest in the store still names all segments that this directory has published. Raises
-    DamageError if it does not: then the store has lost segments, or another incarnation of the partition has published
-    the manifest.
+    DamageError if it does not: then the store has lost segments, or a broker on another copy of the data directory has
+    published the manifest.
     """
     if local.recorded is None or not local.recorded.segments:
         return

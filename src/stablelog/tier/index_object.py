@@ -2,7 +2,7 @@
 
 The files stand one after another. First are the offset index, the time index, the transaction index, and the entries
 and extents of the commit index. The manifest has the sizes of these files, so one request for a range reads one of
-them. A directory of all files stands at the end.
+them. At the end is a directory: a table with the position, the size and the CRC of each file.
 
 Format: docs/formats.md, "The object of indexes".
 """

@@ -46,13 +46,13 @@ STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTE
 
 
 class ManifestPart(NamedTuple):
-    """A part of a manifest: an object with segments that follow each other. The object never changes.
+    """A part of a manifest: an object that lists consecutive segments. The object never changes.
 
     Attributes:
         part_id: the id of the part, for the key of its object.
         base_offset: the base offset of its first segment.
         segment_count: the number of its segments.
-        size: bytes of the object.
+        size: the size of the object in bytes.
         crc: CRC-32C of the object.
     """
 
@@ -84,8 +84,8 @@ class Manifest(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one in the object store; the log start offset if that is greater, or if the store
-        has no segment.
+        """The first offset that is not in the object store: the end of the last segment, or the log start offset if
+        that is greater or the store has no segment.
         """
         return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])
 
@@ -155,8 +155,8 @@ class ManifestSegments(SegmentRows[RemoteSegment]):
 
 
 def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:
-    """Return the index of the first segment with this base offset or a greater one; the number of segments if there is
-    none.
+    """Return the index, in a list of segments, of the first one with this base offset or a greater one; the length of
+    the list if there is none.
     """
     return bisect_left(segments, base_offset, key=attrgetter("base_offset"))
 
@@ -217,7 +217,7 @@ def decode_manifest(
 
     Args:
         content: the payload of the manifest.
-        load: loads the object of a part, and returns what `read_part` finds in it.
+        load: loads the object of a part, and returns its segments (as `read_part` does).
 
     Raises:
         UnknownFormatError: a later release has written the manifest.
@@ -302,7 +302,10 @@ def decode_part(content: bytes) -> list[RemoteSegment]:
     if type(version) is int:
         refuse_unknown_version("a part of a manifest", version, PART_VERSION)
     if version != PART_VERSION:
-        raise DamageError(f"a part of a manifest has the version {version}")
+        raise DamageError(
+            f"a part of a manifest is damaged: it says that it has version {version!r}, and only version "
+            f"{PART_VERSION} is possible"
+        )
     return segments
 
 

@@ -3,7 +3,8 @@
 A manifest is published after each copied segment, and a partition may keep 100,000 segments. So the manifest itself has
 only the newest segments, and segments that change soon. All others are in parts of PART_COUNT segments. A part is
 written once. If a segment in a part changes, because it is being deleted, the next manifest lists the segments of that
-part itself, or has them in new parts. A part that no manifest names is never read, like the objects of a failed copy.
+part itself, or has them in new parts. A part that the last manifest no longer names is never read again, and is deleted
+later.
 
 Segments change one after another, in the order of their offsets: retention marks them for deletion, and later they leave
 the manifest. No new part therefore begins shortly after the log start or shortly after the start of the list. A segment

@@ -45,7 +45,9 @@ class ChainName(NamedTuple):
 
 
 class RemotePartition(NamedTuple):
-    """A partition in the object store. `topic_id` distinguishes its topic from a later topic of the same name."""
+    """A partition in the object store, with methods that return the keys of its objects. `topic_id` distinguishes its
+    topic from a later topic of the same name.
+    """
 
     topic: str
     topic_id: uuid.UUID

@@ -11,8 +11,8 @@ valid, the broker deletes no object of a segment that overlaps the pinned offset
 4. At the end, delete the pin, if the reader learns of the end.
 
 The broker does not compare clocks. It counts the VALID_S seconds of a pin from the moment when it has first listed the
-pin, and deletes the pin after them. A broker that was just started therefore honours the pin of a reader that has died
-for VALID_S seconds once more.
+pin, and deletes the pin after them. After a restart, the broker therefore counts VALID_S seconds again for each pin,
+also for that of a reader that has died.
 
 Format: docs/formats.md, "Pins".
 """
@@ -42,7 +42,9 @@ class Pin(NamedTuple):
     reader: str
 
     def protects(self, base_offset: int, end_offset: int) -> bool:
-        """Return whether the pin keeps a segment with the offsets [base_offset, end_offset) from deletion."""
+        """Return whether the pin keeps a segment with the offsets [base_offset, end_offset) from deletion: it does if
+        the offsets overlap those of the pin.
+        """
         return base_offset < self.end_offset and self.start_offset < end_offset
 
 

@@ -1,4 +1,5 @@
-"""Reads of a prefix of an object store: the cluster, its partitions and their manifests.
+"""Reads what one cluster has in an object store, under the prefix of its keys: the cluster id, the partitions and their
+manifests.
 
 This module only reads. `broker.tiering.remote_storage` is the part of a broker that also writes.
 """
@@ -49,11 +50,12 @@ class Prefix:
         self.store = store
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster that the prefix belongs to.
+        """Return the id of the cluster whose objects the prefix has.
 
         Raises:
             ObjectMissingError: no broker has used the prefix yet.
-            UsageError: the prefix belongs to another program.
+            UsageError: the object `cluster` under the prefix is not one of stablelog, so another program uses the
+                prefix.
             UnknownFormatError: a later release has written the objects.
             StoreError: the store does not answer, or rejects the request.
         """
@@ -92,7 +94,9 @@ class Prefix:
         )
 
     def topic_ids(self, topic: str) -> list[uuid.UUID]:
-        """Return the ids of the topics of a name that have, or had, objects in the store. Raises StoreError."""
+        """Return the ids of all topics with this name that have, or had, objects in the store: a topic that is deleted
+        and created again gets another id. Raises StoreError.
+        """
         found: list[uuid.UUID] = []
         for name in self.store.directories(f"{TOPIC_PREFIX}{topic}"):
             with contextlib.suppress(ValueError):  # No broker has written the directory.

@@ -36,8 +36,8 @@ class ReadEnd(NamedTuple):
 
     @property
     def ahead_count(self) -> int:
-        """How many chunks to keep loaded for this reader: the chunk that it is reading, and the chunks after it that
-        it will read next.
+        """How many chunks to keep loaded for this reader: the chunk that it is reading, and those that it will probably
+        read next. They are more, the more reads have continued each other.
         """
         return 1 + AHEAD[min(self.streak, len(AHEAD) - 1)]
 

@@ -174,10 +174,13 @@ def decode_record(value: bytes) -> MetadataRecord:
         kind, at = read_uvarint(value, at)
         version, at = read_uvarint(value, at)
     except ValueError as error:
-        raise DamageError(f"a record of remote segments: {error}") from error
+        raise DamageError(f"a record of remote segments is damaged: {error}") from error
     refuse_unknown_version("a frame of remote segments", frame_version, FRAME_VERSION)
     if frame_version != FRAME_VERSION or kind not in KINDS:
-        raise DamageError(f"a record of remote segments has frame version {frame_version} and kind {kind}")
+        raise DamageError(
+            f"a record of remote segments is damaged: it says that it has frame version {frame_version} and "
+            f"kind {kind}, which is not possible"
+        )
     refuse_unknown_version(f"a record of remote segments of kind {kind}", version, MESSAGE_VERSION)
     if version != MESSAGE_VERSION:
         raise DamageError(

@@ -229,8 +229,8 @@ class RemoteCommitOrder:
         return look_from([self._remote.loaded_segment(self._segment(base_offset))], timestamp_ms, start, end)
 
     def finish_read(self, start: int, end: int) -> None:
-        """Remember where a read of the positions [start, end) has ended. Chunks that end before that place are marked
-        as consumed.
+        """Remember where a read of the positions [start, end) has ended. Chunks (parts of log files in the cache) that
+        end before it are marked as consumed: the reader does not need them again.
         """
         if self._last is None:
             return

@@ -43,7 +43,8 @@ class RemoteLog(RemoteSegments):
         manifest: the list of remote segments; None if it is not known yet.
         cache: the bytes of objects that are in memory.
         save_start: records a log start offset on the local disk, durably. Raises DiskError.
-        chunk_size: the size of the chunks of a segment that the manifest does not prove, in bytes.
+        chunk_size: the size in bytes of the chunks in which a log file is loaded if the manifest has no cut points of
+            it.
         url: the address of the store, for error messages.
         log_start: the log start offset that is recorded on the local disk.
 
@@ -178,8 +179,9 @@ class RemoteLog(RemoteSegments):
     def _whole_batches(
         self, segment: RemoteSegment, begin: int, limit: int, size_max: int
     ) -> tuple[int, int]:
-        """Find the loaded batches of a segment from the position `begin` on that have at most `size_max` bytes and
-        begin before the offset `limit`. The first batch, which must be loaded, belongs to them in any case.
+        """Find out how many loaded batches of a segment a read returns: those from the position `begin` on that begin
+        before the offset `limit` and have at most `size_max` bytes together. The first batch, which must be loaded, is
+        returned in any case.
 
         Returns:
             A pair: the position in the log file and the offset at which these batches end.
@@ -242,9 +244,9 @@ class RemoteLog(RemoteSegments):
         return TransactionIndex(self.bytes.index_bytes(row, IndexKind.TRANSACTIONS))
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Return a generator that finds the first record with this timestamp or a later one. The caller runs its
-        steps. The result of the generator is None if there is no such record. The steps raise the same errors as
-        `read`.
+        """Return a generator that finds the first record with this timestamp or a later one. The caller iterates over
+        it, so that a long search can be interrupted. The result of the generator is None if there is no such record.
+        The steps raise the same errors as `read`.
         """
         return first_at_or_after(lambda: self, timestamp_ms, lambda: self.start_offset, OFFSET_MAX)
 

@@ -27,7 +27,7 @@ class RemoteSegment:
         segment_id: the id of this copy. Another copy of the same segment has another id.
         base_offset: the first offset of the segment.
         end_offset: the offset after the last one of the segment.
-        size: bytes of the log file.
+        size: the size of the log file in bytes.
         max_timestamp_ms: the greatest timestamp of its records; -1 if there is none.
         leader_epochs: pairs of a leader epoch and its first offset in the segment.
         event_ms: the time of the last change of `state`.

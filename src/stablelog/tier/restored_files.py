@@ -1,12 +1,12 @@
-"""The files of a partition after a restore: what a directory gets in place of a lost disk, decided from what the object
-store has.
+"""The files of a partition after a restore: from the objects in the store, this module makes the files that replace
+those of a lost disk.
 
-The restored log has all records up to the end of the last manifest, all of them in the store. After them the local log
-begins with batches without records. They take all offsets that the lost broker may have given to records that are gone,
-so that no offset is ever given to two records: see `log.files.restored`.
+The restored log has all records up to the end of the last manifest, all of them in the store. After them, the local log
+begins with batches without records. These batches take all offsets that the lost broker may have given to records that
+are not in the store, so that no offset is ever given to two records: see `log.files.restored`.
 
-The store may have records of a transaction whose marker is gone. If other records of it may be gone, too, a marker after
-these batches aborts the transaction in this partition, so that no reader gets a part of it.
+The store may have records of a transaction whose marker is lost. If other records of the transaction may be lost, too,
+a marker after these batches aborts it in this partition, so that no reader gets only some of its records.
 
 Source: docs/decisions/0026-restore.md.
 """
@@ -110,8 +110,8 @@ def leader_epoch_of(stored: Iterable[Stored]) -> int:
 
 
 def gap_end(stored: Stored) -> int:
-    """Return the offset of the first record after the restore. The lost broker cannot have used this offset or a later
-    one.
+    """Return the offset at which the records after the restore begin. The lost broker cannot have used this offset or a
+    later one.
     """
     return max(stored.end_offset, stored.log_end) + GAP
 
@@ -120,8 +120,8 @@ def lost_ranges(stored: Stored) -> tuple[tuple[int, int], ...]:
     """Return the lost offsets of this restore and of earlier ones, without those before the log start. Each range is a
     pair: its first offset, and the offset after its last one.
 
-    If nothing was copied after an earlier restore, its range and that of this restore follow each other. A consumer of
-    the earlier restore that has read up to its range then goes on after both.
+    If nothing was copied after an earlier restore, its range and that of this restore are adjacent. A consumer that has
+    read up to the earlier range then continues after both ranges.
     """
     known = () if stored.restored is None else stored.restored.ranges
     earlier = [one for one in known if one[1] > stored.manifest.log_start]
@@ -202,7 +202,7 @@ def topic_files(
     Args:
         stored: what the store has of the partition.
         leader_epoch: the leader epoch of the restore.
-        lost: the offsets and commits that this restore and earlier ones have lost.
+        lost: the offsets and commits whose records this restore and earlier ones have lost.
         markers: batches that follow the lost offsets; they may be empty.
         is_commit_ordered: whether the topic is commit-ordered.
     """

@@ -38,7 +38,9 @@ class Cache(Protocol):
     """A cache of byte ranges of objects."""
 
     def get(self, wanted: ObjectRange) -> Buffer | None:
-        """Return the bytes of a range; None if they must be loaded first. A whole object that does not exist is empty."""
+        """Return the bytes of a range; None if they must be loaded first. If the range is a whole object that does not
+        exist, the result is empty.
+        """
 
     def has(self, wanted: ObjectRange) -> bool:
         """Whether the bytes of a range are in memory. This loads nothing."""
@@ -58,7 +60,8 @@ class SegmentBytes:
     Args:
         partition: the partition.
         cache: the bytes of objects that are in memory.
-        chunk_size: the size of the chunks of a segment that the manifest does not prove, in bytes.
+        chunk_size: the size in bytes of the chunks in which a log file is loaded if the manifest has no cut points of
+            it.
         url: the address of the store, for error messages.
 
     Attributes:
@@ -182,7 +185,8 @@ class LoadedSegment:
         end_offset: the offset after the last one.
         size: the size of the log file in bytes.
         max_timestamp: the greatest timestamp of its records; -1 if there is none.
-        passed: how much of the log file the lookup by time has read (`log.search.times`).
+        passed: how far earlier searches by time have read the log file (`log.search.times`), so that the next search
+            can continue there.
     """
 
     def __init__(self, content: SegmentBytes, segment: RemoteSegment) -> None:
@@ -205,7 +209,7 @@ class LoadedSegment:
 
         Args:
             offset: the offset.
-            known: the position of a batch at which the search may begin; None if the offset index has to tell it.
+            known: the position of a batch at which the search may begin; None to look it up in the offset index.
         """
         position = 0 if known is None else known
         if known is None and offset > self.base_offset:
@@ -217,7 +221,7 @@ class LoadedSegment:
         return found
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each batch from a position on. Raises DamageError."""
+        """Yield (position, header) of each batch of the segment from a position on. Raises DamageError."""
         for at, header in walk(self, position):
             self._check(FoundBatch(at, header.size, header.base_offset, header.last_offset))
             yield at, header
