@@ -1,1 +1,3 @@
-"""The log of one partition: its files, offsets and producer state, and the reads at each isolation level."""
+"""The log of one partition: its files, its offsets, the state of its producers, and the reads at each isolation
+level.
+"""

@@ -157,8 +157,8 @@ def plan_append(
         transaction_check: asks the coordinator whether the transaction of a client's batch may write here, and raises
             RefusedError if not. It is called for each transactional batch that is not a duplicate, before the batch
             gets its offset, because the call itself may write to the same log.
-        require_first_sequence_zero: whether the first batch of a producer without state must have sequence 0, if the
-            log has records.
+        require_first_sequence_zero: whether the first batch of a producer that the log does not know must have sequence
+            number 0. This is checked only if the log has records.
         are_records_checked: whether `check_records` or `is_checked_soon` has accepted the records of the batch.
         checked_header: the header of the batch, if `check_batch` has accepted the batch with the settings of this log.
 

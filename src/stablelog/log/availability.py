@@ -1,4 +1,4 @@
-"""The state that decides whether a partition can be used: open, failed or closed."""
+"""Whether a partition can be used: it is open, has failed, or is closed."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,8 @@ from stablelog.errors import UnavailableError
 
 
 class Availability:
-    """Whether one partition accepts calls. It stops to do so when the disk fails, when an append stops half-way, and
-    when the partition is closed.
+    """Whether one partition accepts calls. It stops accepting them when the disk fails, when an append stops half-way,
+    and when the partition is closed.
 
     Args:
         name: the partition's name, for messages.

@@ -109,8 +109,8 @@ class PartitionDirectory:
         return self.producers(offset) is not None or self.kafka_producers(offset, 0) is not None
 
     def header_crcs(self, base_offset: int) -> dict[int, int]:
-        """Return the recorded CRCs over the batch headers of a log file. Each CRC covers the headers from the file's
-        beginning; the keys of the result are the sizes in bytes of these parts.
+        """Return the recorded CRCs over the batch headers of a log file. Each CRC covers the headers in the first bytes
+        of the file; the key is the number of these bytes.
 
         For a sealed segment, the CRC is in its summary. For the last segment, the CRCs are in the snapshots that were
         read. Snapshots within a sealed segment are ignored, because the segment may have been compacted since.

@@ -46,7 +46,7 @@ class LogCompaction:
 
     def begin_pass(self, now_ms: int, *, key_count_max: int) -> Pass | None:
         """Start a pass of compaction, or of the removal of aborted data. Return None if the topic's settings ask for
-        neither, or if too few records are new since the last pass.
+        neither, or if too few records were appended since the last pass.
 
         The steps of the pass may run in any thread. The caller gives each new segment of a step to `put_in_place`, and
         the pass itself to `end_pass` after the last step. Only one pass may run at a time.

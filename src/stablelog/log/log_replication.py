@@ -17,7 +17,7 @@ from stablelog.log.view import Order
 
 
 class LogReplication:
-    """The part of a partition that a follower uses.
+    """The part of a partition that a follower (the broker of a copy of the log) uses.
 
     Args:
         disk: the disk of the partition.
@@ -53,7 +53,7 @@ class LogReplication:
         """Find where a leader epoch ends in this log.
 
         Returns:
-            Two values, as of `LeaderEpochs.end_offset`: the greatest known epoch up to `leader_epoch`, and its end
+            The two values of `LeaderEpochs.end_offset`: the greatest known epoch up to `leader_epoch`, and its end
             offset, exclusive. (-1, -1) if `leader_epoch` is negative or greater than all known epochs.
 
         Raises:

@@ -23,7 +23,9 @@ class Isolation(IntEnum):
 
 
 class Origin(IntEnum):
-    """Who appends batches. The origin decides how they are checked."""
+    """Who appends batches: a client, a coordinator, or replication from another log. The origin decides how the batches
+    are checked.
+    """
 
     CLIENT = 0  # a producer's batch: all checks
     COORDINATOR = 1  # the broker's own records, which have no sequence numbers
@@ -110,7 +112,9 @@ class LogConfig:
 
 
 class Appended(NamedTuple):
-    """The offsets that an append has assigned, both inclusive. For a duplicate, those of the original batch."""
+    """The first and the last offset that an append has assigned. For a duplicate, they are those of the original
+    batch.
+    """
 
     first_offset: int
     last_offset: int

@@ -10,8 +10,8 @@ from stablelog.log.writer import LogWriter
 
 
 class OpenLog(ViewedLog, Protocol):
-    """The attributes of an open partition that its parts use. `Partition` implements it, and only `Partition` sets
-    them.
+    """The attributes of an open partition that its parts use. `Partition` implements this interface, and only
+    `Partition` sets the attributes.
 
     A part holds a weak reference (`weakref.proxy`) to the partition. So the two are in no reference cycle, and are
     freed without the garbage collector (`broker.loop.garbage`).
@@ -34,7 +34,7 @@ class OpenLog(ViewedLog, Protocol):
         """Return the first offset that a reader of this isolation level can read."""
 
     def move_start(self, start_offset: int) -> None:
-        """Move the log start offset forward. The new offset is durable on return."""
+        """Move the log start offset forward. The new offset is durable when this method returns."""
 
     def reload(self, end_offset: int, cut: Callable[[], None]) -> None:
         """Close the files of the log, call `cut`, which truncates the log files to `end_offset`, and recover the log

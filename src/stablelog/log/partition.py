@@ -175,8 +175,8 @@ class Partition:
         return self.start_offset if self.remote is None else min(self.remote.start_offset, self.start_offset)
 
     def known_start(self, isolation: Isolation) -> int:
-        """Return the first offset that a reader of this isolation level can read, or the local log start offset while
-        the list of remote segments is not loaded.
+        """Return the first offset that a reader of this isolation level can read. While the list of remote segments is
+        not loaded, this offset is not known, and the local log start offset is returned.
         """
         try:
             return self.visible_start(isolation)
@@ -239,8 +239,8 @@ class Partition:
             wall_ms: the time of the wall clock, for timestamps; None for `now_ms`.
             origin: who appends. It decides how the batches are checked.
             transaction_check: as in `log.append.plan_append`.
-            require_first_sequence_zero: whether the first batch of a producer without state must have sequence 0. In a
-                log that has never had a record, it must in any case.
+            require_first_sequence_zero: whether the first batch of a producer that the log does not know must have
+                sequence number 0. In a log that has never had a record, every first batch must.
             are_records_checked: as in `log.append.plan_append`.
             checked_header: as in `log.append.plan_append`.
 

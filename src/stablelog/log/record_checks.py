@@ -47,7 +47,7 @@ def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogC
     True if they were checked; False if the check would take longer, so that the caller must call `check_records`.
 
     Raises:
-        RefusedError: as `check_records`.
+        RefusedError: the records were checked, and are not valid: see `check_records`.
     """
     if header.codec is not Codec.NONE and header.size > SOON_PACKED_SIZE_MAX:
         return False
@@ -63,8 +63,8 @@ def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogC
 
 
 def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogConfig, wall_ms: int) -> bytes:
-    """Refuse a batch with records that clients could not read, with records without keys in a compacted topic, or with
-    timestamps outside the topic's limits.
+    """Refuse a batch if clients could not read its records, if the topic is compacted and a record has no key, or if a
+    timestamp is outside the topic's limits.
 
     Returns:
         The decompressed records.
@@ -114,7 +114,7 @@ def _check_in_portions(
     """Check decompressed records, and yield after each portion of the work.
 
     Raises:
-        RefusedError: as `check_records`.
+        RefusedError: the records are not valid: see `check_records`.
     """
     try:
         proven = yield from prove_in_portions(plain, header.record_count)
@@ -150,7 +150,9 @@ def _check_in_portions(
 
 
 def _are_within(deltas: Iterable[int], header: BatchHeader, config: LogConfig, wall_ms: int) -> bool:
-    """Whether all timestamps with these deltas are within the topic's limits."""
+    """Whether all timestamps are within the topic's limits. The timestamps are given as `deltas`: their differences
+    from the base timestamp of the batch.
+    """
     earliest_ms = max(wall_ms - config.message_timestamp_before_ms_max, -TIMESTAMP_MAX)
     latest_ms = min(wall_ms + config.message_timestamp_after_ms_max, TIMESTAMP_MAX)
     return all(earliest_ms <= header.base_timestamp + delta <= latest_ms for delta in deltas)

@@ -220,7 +220,9 @@ class RecordDeletion:
         return self._pending.purge(now_ms)
 
     def remove_all_deleted(self) -> None:
-        """Remove and close the files of all deleted segments at once. Raises DiskError."""
+        """Remove and close the files of all deleted segments at once, without the delay `file.delete.delay.ms`. Raises
+        DiskError.
+        """
         self._pending.purge_all()
 
     # -- producers ---------------------------------------------------------------------------------------------

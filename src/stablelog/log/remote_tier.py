@@ -36,8 +36,8 @@ class RemoteCommits(NamedTuple):
 class RemoteView(Protocol):
     """The remote segments of a commit-ordered topic, for readers in commit order.
 
-    Positions in commit order are offsets of the segment with the commit marker. Every call raises UnavailableError and
-    NotLoadedError, as those of `RemoteTier` do.
+    The position of a record in commit order is an offset in the segment that has the commit marker. Every call raises
+    UnavailableError and NotLoadedError, as those of `RemoteTier` do.
     """
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
@@ -67,8 +67,8 @@ class RemoteView(Protocol):
     def copy_ranges(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
-        """Copy ranges of bytes of a segment's log file: at most `size_max` bytes, but the first range in any case.
-        Fewer are copied if later ranges are not loaded.
+        """Copy ranges of bytes of a segment's log file: at most `size_max` bytes, but the first range in any case. The
+        copy ends before the first range that is not loaded.
 
         Returns:
             How many ranges were copied, and their bytes, one range after another.

@@ -6,7 +6,7 @@ from stablelog.log.open_log import OpenLog
 
 def is_restored_log(log: OpenLog, restored: Restored) -> bool:
     """Whether a log is the one that a restore has made: it has a batch without records at the offsets that the restore
-    has left out. If the log begins after them, its leader epochs decide.
+    has left out. If the log begins after these offsets, the leader epochs show whether it is the restored log.
 
     Raises:
         DamageError: the log file of the batch is damaged.

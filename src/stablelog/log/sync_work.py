@@ -5,8 +5,8 @@ writes the files that describe the log: summaries, snapshots, the leader epochs.
 log must be durable before they are written. If such a file cannot be written, as on a full disk, a later `SyncWork`
 writes it: recovery can do without it.
 
-The event loop makes a `SyncWork`, and any thread runs it. It may never run: until `finish_work` is called with it, each
-new `SyncWork` includes its steps.
+The event loop makes a `SyncWork`, and any thread runs it. Until `finish_work` is called with it, each new `SyncWork`
+includes its steps, because it may never have run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ class SyncWork:
 
 
 class PendingSync:
-    """Collects what a partition has to sync and write, and makes `SyncWork` objects of it.
+    """Collects the files that a partition has to sync and to write, and makes `SyncWork` objects from them.
 
     Args:
         disk: the disk of the partition.

@@ -40,7 +40,7 @@ class ViewedLog(Protocol):
         """The size of all log files in bytes."""
 
     def segments(self) -> list[Segment]:
-        """The segments, oldest first."""
+        """The segments on the local disk, oldest first."""
 
 
 class View(Protocol):
@@ -61,8 +61,8 @@ class View(Protocol):
         """The end of the positions that can be read, exclusive. It never moves back."""
 
     def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
-        """Read whole batches in the order of the view, as `Partition.read` does in the order of the log: at most
-        `size_max` bytes, but one batch of any size if `at_least_one`.
+        """Read whole batches from a position on, in the order of the view: at most `size_max` bytes, but one batch of
+        any size if `at_least_one`.
         """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
@@ -110,7 +110,9 @@ class View(Protocol):
 
 
 class Order(Protocol):
-    """The order of a partition, which never changes: it makes the view of a log, and records where the view begins."""
+    """The order in which read-committed readers get the records of a partition. It makes the view of a log, and records
+    where the view begins. The order of a partition never changes.
+    """
 
     def check_formats(self, listing: Listing) -> None:
         """Check the format versions of the view's files before the recovery of the log. Raises UnknownFormatError."""

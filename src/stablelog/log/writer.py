@@ -273,7 +273,8 @@ class LogWriter:
         self.snapshots.forget_snapshots_within(begin, end)
 
     def aborted_behind(self, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that began before an offset and whose markers are synced and at or after it.
+        """Return the aborted transactions that began before an offset and whose markers are at or after it, as far as
+        the markers are synced.
 
         A marker that is not synced does not count: with `stablelog.flush=os`, a power failure may remove it, and the
         transaction would be open again.

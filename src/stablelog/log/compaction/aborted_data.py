@@ -1,9 +1,9 @@
 """Removal of aborted data (the data of aborted transactions) from sealed segments: from a copy of a segment, or in
 place.
 
-What stays of a segment depends only on the batches of this segment and on the aborted transactions with records in it.
-It does not depend on whether aborted data was removed from another segment, or from the copy of the segment in the
-other tier:
+What stays of a segment depends only on its batches and on the aborted transactions with records in it. It does not
+depend on whether aborted data was removed from another segment, or from the segment's copy in the object store. These
+are the rules:
 
 - If a whole aborted transaction is in the segment, and the segment has a later batch of the same producer, then all
   batches of the transaction, its marker and its entry in the transaction index are removed.
@@ -50,7 +50,8 @@ class _Reading:
 
     Args:
         segment: the segment.
-        spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
+        spanning: the aborted transactions that began before the segment's end and whose markers are in later segments,
+            so that the segment's own index does not have them.
     """
 
     def __init__(self, segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> None:
@@ -173,8 +174,8 @@ class RemovalRules:
 
 
 class RewrittenLog:
-    """The bytes of a log file that is derived from another one. They consist of ranges of the original file, and of new
-    batches.
+    """The bytes of a new log file that is made from an original one. They consist of ranges of the original file, and
+    of new batches.
 
     Attributes:
         size: the size of the new file in bytes.
@@ -212,7 +213,7 @@ class RewrittenLog:
             size: the number of bytes. Fewer are returned at the end of the file.
 
         Raises:
-            DamageError: the original file is shorter than before.
+            DamageError: the original file has become shorter.
         """
         end = min(position + size, self.size)
         parts: list[bytes] = []
@@ -227,7 +228,10 @@ class RewrittenLog:
             else:
                 part = original(origin + at, stop - position)
                 if len(part) != stop - position:
-                    raise DamageError(f"a log file that is copied ends at byte {origin + at + len(part)}")
+                    raise DamageError(
+                        "a log file has become shorter while it was copied: it ends at byte "
+                        f"{origin + at + len(part)}"
+                    )
                 parts.append(part)
             position = stop
         return b"".join(parts)

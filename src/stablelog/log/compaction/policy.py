@@ -269,8 +269,8 @@ class Rules:
 
 
 def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: LogConfig, now_ms: int) -> int:
-    """Count how many of the first segments may be compacted: those that end before the last stable offset and have only
-    records older than `min.compaction.lag.ms`.
+    """Count how many of the first segments may be compacted: those that end before the last stable offset, and whose
+    records are all older than `min.compaction.lag.ms`.
     """
     count = 0
     for summary in summaries:

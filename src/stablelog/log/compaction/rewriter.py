@@ -1,7 +1,7 @@
 """The passes that rewrite sealed segments: they read batches, and write new segments from the parts that stay.
 
-Compaction and the removal of aborted data share this module, and decide by rules of their own what stays. A new segment
-covers the same offsets as the segments that it replaces. Its indexes and its summary describe the new log file.
+Compaction and the removal of aborted data share this module. Each of them has its own rules for what stays. A new
+segment covers the same offsets as the segments that it replaces. Its indexes and its summary describe the new log file.
 
 Source: Kafka's log cleaner; `segments.replacement` describes the files that a crash may leave.
 """
@@ -48,7 +48,7 @@ class CancelledError(Exception):
 
 
 class Rewriter:
-    """Builds a new segment from the parts of batches that stay. A derived class stores the bytes.
+    """Builds a new segment from the parts of batches that stay. A derived class decides where the bytes are stored.
 
     Args:
         segment: the new segment, without batches.

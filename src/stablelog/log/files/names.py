@@ -97,7 +97,9 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def of(cls, directory: Path, base_offset: int, mark: str = "") -> "SegmentName":
-        """Name a segment in a directory. `mark` is a second suffix of its files: `.cleaned` during compaction."""
+        """Return the name of a segment in a directory. `mark` is a second suffix of its files: `.cleaned` during
+        compaction.
+        """
         return cls(base_offset, lambda suffix: file_path(directory, base_offset, suffix + mark))
 
 
@@ -128,7 +130,7 @@ def log_offsets(names: Iterable[str]) -> list[int]:
 
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
-    """Return the offsets of the producer snapshots among the names, ascending. One of the two files of a snapshot is
-    enough.
+    """Return the offsets of the producer snapshots among the names, ascending. A snapshot has two files, `.snapshot`
+    and `.producers`; its offset is returned even if only one of them exists.
     """
     return sorted({offset_of(name) for name in names if is_snapshot(name)})

@@ -26,7 +26,8 @@ NUMBERS: Final = ("producer_ids_end", "torn_sequence", "next_sequence", "leader_
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The offsets that restores left out in one partition, and the numbers that they left out for the whole cluster.
+    """The offsets that restores have skipped in one partition, because their records were lost, and the numbers that
+    they have skipped for the whole cluster, such as producer ids.
 
     Attributes:
         ranges: for each restore, the first lost offset, and the offset of the first record that was written after the
@@ -57,8 +58,9 @@ class Restored:
         return joined
 
     def lost_range(self, offset: int) -> tuple[int, int] | None:
-        """Return the gap in which the position of a reader lies, as (first lost offset, first offset after the gap);
-        None if it lies in no gap. A reader in a gap has read records that are lost now, or would miss some.
+        """Return the gap (a lost range of offsets) in which the position of a reader lies, as (first lost offset, first
+        offset after the gap); None if it lies in no gap. A reader in a gap has read records that are lost now, or would
+        miss some.
 
         The position may be exactly at the beginning or the end of a range of `ranges`. Such a reader is not affected,
         because it has read every record before this position and none after it.

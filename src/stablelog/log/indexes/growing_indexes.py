@@ -130,7 +130,7 @@ class GrowingIndexes:
             raise
 
     def _file(self, suffix: str, content: Buffer) -> File:
-        """Return the open file of an index. It then holds a beginning of `content`, and nothing else."""
+        """Return the open file of an index. The file then has the first bytes of `content`, and nothing else."""
         file = self._files.get(suffix)
         if file is not None:
             return file

@@ -1,4 +1,4 @@
-"""The common part of the three indexes of a segment: entries of equal size, in memory or mapped from a file."""
+"""The base class of the three indexes of a segment: entries of equal size, in memory or mapped from a file."""
 
 import struct
 from bisect import bisect_left

@@ -1,8 +1,9 @@
 """The summary of a sealed segment: a file of 118 bytes with the segment's offsets, timestamps, counts, file sizes and
 checksums.
 
-With the summary, recovery need not read the segment, and a search can skip it. The checksums reveal damage of the other
-files. If the summary itself is damaged or missing, the next start of the broker rebuilds it from the log file.
+Because of the summary, recovery need not read the segment, and a search can skip segments without matching records. The
+checksums reveal damage of the other files. If the summary itself is damaged or missing, the next start of the broker
+rebuilds it from the log file.
 
 Format: docs/formats.md, "Segment summary".
 """

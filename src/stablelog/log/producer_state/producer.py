@@ -36,13 +36,13 @@ class ProducerEntry:
 
     Attributes:
         batches: the last five batches of the current producer epoch, oldest first. After the end of a transaction, only
-            its last batch.
+            the last batch of the transaction.
         used_ms: the time of the producer's last write, by the broker's clock.
         last_timestamp_ms: the timestamp of the producer's last batch or marker; -1 if unknown.
         txn_first_offset: the first offset of its open transaction; -1 if none is open.
         txn_started_ms: the time when the open transaction began, by the broker's clock.
         txn_record_count: the number of records in the open transaction.
-        is_packed: whether the packed producer table has exactly this state.
+        is_packed: whether the packed producer table, which takes less memory, has exactly this state.
     """
 
     producer_id: int

@@ -269,8 +269,8 @@ class ProducerTable:
         return copied
 
     def _find(self, producer_id: int) -> tuple[int, int, bool]:
-        """Find the place of a producer: the number of its block, its number in this block, and whether it is there.
-        Numbers begin at 0.
+        """Find a producer in the table. Return the number of its block, its number in this block, and whether the table
+        has it; if it does not, the numbers say where to insert it. Numbers begin at 0.
         """
         at = max(bisect_right(self._firsts, producer_id) - 1, 0)
         ids = _ids(self._blocks[at]) if self._blocks else ()

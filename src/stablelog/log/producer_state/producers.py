@@ -160,7 +160,9 @@ class Producers:
         return min(self._ended[0][1], first_open) if self._ended else first_open
 
     def move_high_watermark(self, high_watermark: int) -> None:
-        """Record a new high watermark. Transactions whose markers are before it no longer limit the last stable offset."""
+        """Record a new high watermark, the offset up to which the log is durable. Transactions whose markers are before
+        it no longer limit the last stable offset.
+        """
         while self._ended and self._ended[0][0] < high_watermark:
             self._ended.popleft()
 
@@ -195,7 +197,8 @@ class Producers:
 
         Args:
             header: the header of the batch.
-            require_first_sequence_zero: whether the first batch of a producer without state must have sequence 0.
+            require_first_sequence_zero: whether the first batch of a producer without state must have sequence number
+                0.
             open_record_count_max: how many records a transaction may have in this partition; None for no limit.
 
         Returns:

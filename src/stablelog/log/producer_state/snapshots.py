@@ -82,7 +82,9 @@ class Snapshots:
     _size: int = field(default=0, init=False)  # size of the last snapshot in bytes
 
     def count_appended(self, size: int) -> None:
-        """Count bytes that were appended to the log. The next snapshot is due after a number of them."""
+        """Count bytes that were appended to the log. `is_due` uses their number to decide when the next snapshot is
+        taken.
+        """
         self._appended_size += size
         self.replayed_size += size
 
@@ -100,8 +102,8 @@ class Snapshots:
         return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self.whole)
 
     def is_due(self, size_min: int) -> bool:
-        """Whether the next snapshot is due: at least `size_min` bytes, and SHARE times the size of the last snapshot,
-        were appended since.
+        """Whether the next snapshot is due: at least `size_min` bytes, and at least SHARE times the size of the last
+        snapshot, were appended after that snapshot.
         """
         return self._appended_size >= max(size_min, SHARE * self._size)
 
@@ -339,6 +341,7 @@ def decode_either(name: str, content: bytes) -> ProducerTable:
     last use are -1.
 
     Raises:
-        UnknownFormatError, DamageError: as `decode_producers` and `decode_snapshot`.
+        UnknownFormatError: this release does not read the form of the file.
+        DamageError: the file is incomplete or damaged.
     """
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)

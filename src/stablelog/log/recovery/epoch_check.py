@@ -77,7 +77,7 @@ def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
 
 
 def epoch_at(offset: int, epochs: LeaderEpochs, segments: LogSegments) -> int:
-    """Return the leader epoch of the record at an offset: that of its batch or, if the batch is deleted, that in
+    """Return the leader epoch of the record at an offset: that in its batch or, if the batch is deleted, that in
     `epochs`.
     """
     header = segments[segments.place_of(offset)].header_at(offset)

@@ -32,7 +32,7 @@ from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 @dataclass(slots=True)
 class _Place:
-    """The position of a batch in a log file, and the state of the log before it."""
+    """A point of the search: the position of a batch in a log file, and the state of the log before this batch."""
 
     position: int
     end_offset: int
@@ -304,8 +304,8 @@ class _Walk:
 
     Attributes:
         end_offset: the end of the last batch that was read.
-        unread_end: an offset. A wrong CRC of a batch before it is no damage, because no reader gets this batch, or
-            because a start does not read it.
+        unread_end: an offset. If a batch before it has a wrong CRC, this does not count as damage: no reader gets this
+            batch, or a start does not read it.
         first_gap: the position of the first batch after a gap in the offsets; None if there is no gap.
         is_growing: whether this is the growing segment. Only sealed segments may have gaps, which compaction leaves.
     """

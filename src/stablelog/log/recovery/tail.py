@@ -31,8 +31,9 @@ class SyncedEnd:
     Attributes:
         offset: the end of the synced offsets, exclusive. Everything before it must be there unchanged.
         is_clean: whether the last broker closed the log. If so, all of the log was synced, even after `offset`.
-        is_recorded: whether the recovery point is known. If not, `offset` is from the summaries of segments and from
-            snapshots, and more may have been synced.
+        is_recorded: whether the recovery point (the offset up to which the broker has recorded that the log is synced)
+            is known. If not, `offset` is from the summaries of segments and from snapshots, and more may have been
+            synced.
     """
 
     offset: int

@@ -38,8 +38,8 @@ class ReplayStart:
 
 
 def trusted_summaries(directory: PartitionDirectory, segments: Sequence[SegmentName]) -> Iterator[Summary]:
-    """Yield the summaries of the first segments, up to the first segment whose files do not match its summary. The last
-    segment grows, so it is never among them.
+    """Yield the summaries of the first segments, up to, but without, the first segment whose files do not match its
+    summary. The last segment grows, so it is never among them.
     """
     for segment, following in pairwise(segments):
         summary = directory.summary(segment.base_offset)

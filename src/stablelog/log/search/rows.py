@@ -15,7 +15,7 @@ from stablelog.log.indexes.minima import Minima
 
 
 class SegmentRow(Protocol):
-    """The known facts about a segment before any of its files is read."""
+    """The facts about a segment that are known before any of its files is read."""
 
     @property
     def base_offset(self) -> int:

@@ -27,7 +27,9 @@ STEP_COUNT_MAX = 1000  # how many batch headers one step of a lookup reads, whic
 
 
 class Batch(NamedTuple):
-    """A batch that may contain the record that a lookup searches for, so that the batch must be decoded."""
+    """The result of a lookup's step: a batch that may contain the record that is searched, so that the caller must
+    decode the batch.
+    """
 
     header: BatchHeader
     data: Buffer

@@ -8,7 +8,9 @@ from stablelog.log.files.names import LOG, PathOf
 
 
 class LogFile:
-    """The error messages about a segment's log file. A derived class has the path and the size."""
+    """The base class of log files, with the error messages about them. A derived class has the path and the size of the
+    file.
+    """
 
     __slots__ = ()
     path: PathOf

@@ -12,7 +12,7 @@ OPEN_SEGMENTS_MAX: Final = 4096
 
 
 class Evictable(Protocol):
-    """A sealed segment, as `OpenFiles` sees it."""
+    """A sealed segment whose files `OpenFiles` can close."""
 
     def evict(self) -> None:
         """Close the files of the segment, and drop its indexes from memory."""

@@ -1,5 +1,5 @@
-"""A segment of a partition: a log file of record batches, and its indexes. This module has what is common to a
-`GrowingSegment` and a `SealedSegment`, for readers.
+"""A segment of a partition: a log file of record batches, and its indexes. This module has the base class of
+`GrowingSegment` and `SealedSegment`, with all that readers need.
 """
 
 import contextlib
@@ -156,7 +156,9 @@ class Segment(LogFile):
         return self.proof.damaged_batches
 
     def is_same(self, other: "Segment") -> bool:
-        """Whether two objects stand for the same segment: the growing one, and the sealed one that it has become."""
+        """Whether two objects stand for the same segment: they also do if this one is the growing segment and the other
+        one is the sealed segment that it has become, or the other way round.
+        """
         return self.proof is other.proof
 
     @property

@@ -52,7 +52,7 @@ class _Batches:
 
 
 class SegmentProof:
-    """The verification of one segment. It also carries the state of the log on to the segment's end.
+    """The verification of one segment. It also updates the state of the log up to the segment's end.
 
     Args:
         state: the state of the log up to the beginning of this segment.
@@ -167,7 +167,7 @@ class SegmentProof:
             )
 
     def _advance_to(self, header: BatchHeader) -> Iterator[FileFinding]:
-        """Carry the state of the log on to the beginning of a batch. Yield a finding for each snapshot on the way that
+        """Update the state of the log up to the beginning of a batch. Yield a finding for each snapshot on the way that
         contradicts the log, and for a batch whose offsets are past what the segment can hold.
         """
         state = self._state
