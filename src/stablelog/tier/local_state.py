@@ -57,7 +57,7 @@ class LocalState:
         path = self._part_path(part.part_id)
         content = read_if_there(self._disk, path)
         if content is None:
-            raise DamageError(f"the file {path.name}, with a part of its list of segments, is missing")
+            raise DamageError(f"its part {path.name} is missing")
         try:
             with adding_path(path):
                 return read_part(part, content)
