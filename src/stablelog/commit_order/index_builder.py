@@ -279,7 +279,7 @@ class IndexBuilder:
             ended.extents.close()
 
     def _commit(self, header: BatchHeader, commit_sequence: int, ended: PendingEntry | None) -> None:
-        """Add the entry of a committed transaction to the commit index, after its commit marker was read.
+        """Add the entry of a committed transaction.
 
         Args:
             header: the header of the commit marker.

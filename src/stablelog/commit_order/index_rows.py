@@ -159,8 +159,7 @@ class IndexRows:
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
     def place_after(self, commit_sequence: int) -> int:
-        """Return the number of the first entry whose commit sequence is greater than this one; `len(self)` if there is
-        none.
+        """Return the number of the first entry with a greater commit sequence; `len(self)` if there is none.
 
         The entries are sorted by commit sequence, because a partition has the transactions of one transaction group in
         this order.
@@ -168,9 +167,7 @@ class IndexRows:
         return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
 
     def offset_after(self, commit_sequence: int) -> int | None:
-        """Return the position at which the first entry starts whose commit sequence is greater than this one; None if
-        there is none.
-        """
+        """Return the position at which the first entry with a greater commit sequence starts; None if there is none."""
         place = self.place_after(commit_sequence)
         return self[place].start if place < len(self) else None
 

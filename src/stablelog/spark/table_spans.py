@@ -1,7 +1,7 @@
 """Ranges of offsets over a table of the stored bytes of a partition.
 
-A read may have 100,000 segments, and is divided into thousands of tasks. All ranges (spans) of a partition therefore
-share one table. A range is divided without a copy of the table: the row at which to divide is found by bisection.
+A read may have 100,000 segments, and is divided into thousands of tasks. All spans of a partition therefore share one
+table, and a division finds its place in the table by bisection.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from stablelog.spark.planning import Piece
 
 
 class TableRow(Protocol):
-    """A row of the table: a part of a log file, or of a log."""
+    """A part of a log file, or of a log."""
 
     @property
     def start_offset(self) -> int:
@@ -23,15 +23,15 @@ class TableRow(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one of the part."""
+        """The offset after the last one."""
 
     @property
     def size_before(self) -> int:
-        """The sum of the sizes of all earlier rows of the table, in bytes."""
+        """Bytes of all earlier rows of the table."""
 
     @property
     def size(self) -> int:
-        """The size of the part in bytes."""
+        """Bytes of the part."""
 
 
 _Source = TypeVar("_Source")
@@ -42,7 +42,7 @@ class TableSpan(ABC, Generic[_Source, _Row]):
     """A range of offsets of one partition. All spans of the partition share one table of stored bytes.
 
     Args:
-        source: the partition, as the object that reads it.
+        source: the partition.
         start: the first offset, or position in commit order.
         end: the offset or position after the last one.
         topic_id: the id of the topic.
@@ -96,8 +96,8 @@ class TableSpan(ABC, Generic[_Source, _Row]):
 
     @abstractmethod
     def _offset_after(self, size: int) -> int | None:
-        """Return the offset at which to divide the range so that its first part has about this size in bytes; None if
-        the range cannot be divided.
+        """Return the offset at which the first part of the range has about this size in bytes; None if the range cannot
+        be divided.
         """
 
     @abstractmethod

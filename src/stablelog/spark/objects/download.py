@@ -57,8 +57,8 @@ def proven_parts(key: str, edges: Sequence[tuple[int, int]]) -> list[ObjectRange
 
     Args:
         key: the key of the log file.
-        edges: the beginning of the part, its cut points (positions between two batches) and its end. Each is a pair:
-            the position, and the CRC-32C over the headers of all batches before it.
+        edges: the begin of the part, its cut points, and its end: the position, and the CRC-32C over the headers of all
+            batches before it.
     """
     parts: list[ObjectRange] = []
     begin, rest = edges[0], edges[1:]

@@ -59,8 +59,8 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
 
 
 def _check_size(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
-    """Check that the object has no bytes after the last batch of the segment, by a request for a byte after the end.
-    Raises DamageError if it has.
+    """Check that the object ends with the last batch of the segment. If the object is longer, DamageError is raised:
+    reads of a range after the end would succeed.
     """
     try:
         store.get_range(key, segment.size, 1)
@@ -70,7 +70,7 @@ def _check_size(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
 
 
 class _BatchCheck:
-    """Checks the batches of a segment, one after another: their offsets and their CRCs."""
+    """Checks the offsets and the CRCs of batches that follow each other."""
 
     def __init__(self, segment: RemoteSegment) -> None:
         self._next_offset = segment.base_offset

@@ -19,14 +19,12 @@ STRETCH_SIZE: Final = 8 << 20  # The least size of a stretch, if the log file is
 
 
 class Stretch(NamedTuple):
-    """A part of a log file between two cut points (positions at which the file can be divided), or between a cut point
-    and the beginning or the end of the file.
+    """A part of a log file between two cut points, or between a cut point and an end of the file.
 
     Attributes:
         segment: the segment.
-        begin: where the stretch begins: its offset, its position in the file, and the CRC of the batch headers before
-            it.
-        end: where it ends, by the same three values.
+        begin: where the stretch begins: offset, position, and CRC of the headers before it.
+        end: where it ends.
         size_before: bytes of all earlier stretches in the table.
     """
 
@@ -42,12 +40,12 @@ class Stretch(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one of the stretch."""
+        """The offset after the last one."""
         return self.end.offset
 
     @property
     def size(self) -> int:
-        """The size of the stretch in bytes."""
+        """Bytes of the stretch."""
         return self.end.position - self.begin.position
 
 
@@ -64,17 +62,13 @@ class Spanned(Protocol):
 
     @property
     def piece(self) -> StoredPiece:
-        """The values that are the same in the pieces (ranges of offsets) of all tasks, such as the log start and the
-        pins.
-        """
+        """What the pieces of all tasks have in common."""
 
     def segments_between(self, start: int, end: int) -> Sequence[RemoteSegment]:
         """Return the segments with some of the offsets [start, end). Raises UnavailableError and DamageError."""
 
     def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
-        """Return the segments that a read of the positions [start, end) in commit order needs: those with the commit
-        indexes, and those with the batches. Raises UnavailableError and DamageError.
-        """
+        """Return the segments that a read of the positions [start, end) in commit order needs."""
 
     def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
         """Return the aborted transactions that a reader of the offsets [start, end) needs: for each of them the
@@ -88,9 +82,7 @@ class ObjectSpan(TableSpan[Spanned, Stretch]):
     """
 
     def _offset_after(self, size: int) -> int | None:
-        """Return the offset at which to divide the range so that its first part has about this size: the beginning of a
-        stretch. None if the range has only one stretch.
-        """
+        """Return the offset of a stretch at which to divide the range; None if the range has only one stretch."""
         if self._after - self._first < 2:
             return None
         wanted = self._table[self._first].size_before + size
@@ -130,9 +122,7 @@ class ObjectSpan(TableSpan[Spanned, Stretch]):
 
 
 def object_span(stored: Spanned, start: int, end: int, topic_id: str = "") -> ObjectSpan:
-    """Return the range of offsets [start, end) in the order of the log, as a span that can be divided between tasks.
-    Raises UnavailableError and DamageError.
-    """
+    """Return a range of offsets in the order of the log. Raises UnavailableError and DamageError."""
     table: list[Stretch] = []
     size = 0
     for segment in stored.segments_between(start, end):
@@ -149,8 +139,8 @@ def object_span(stored: Spanned, start: int, end: int, topic_id: str = "") -> Ob
 
 
 def _far_apart(points: Iterable[CutPoint], size: int) -> Iterator[CutPoint]:
-    """Yield some of the cut points of a log file of `size` bytes, about equally far apart. Using all of them would make
-    the table of stretches too long.
+    """Yield some of the cut points of a log file of `size` bytes, about equally far apart. They divide the file into
+    stretches; with all cut points, the table of stretches would be long.
     """
     distance, last = max(STRETCH_SIZE, size // STRETCH_COUNT_MAX), 0
     for point in points:
@@ -179,7 +169,7 @@ class CommitSpan(TableSpan[Spanned, Stretch]):
         return self._size_up_to(self.end) - self._size_up_to(self.start)
 
     def _size_up_to(self, position: int) -> int:
-        """Return the estimated size in bytes of all records in the table before a position in commit order. All offsets
+        """Return the estimated size in bytes of all that the table has before a position in commit order. All offsets
         of a segment count as equally large.
         """
         if not self._table:
@@ -209,9 +199,7 @@ class CommitSpan(TableSpan[Spanned, Stretch]):
 
 
 def commit_span(stored: Spanned, start: int, end: int, topic_id: str) -> CommitSpan:
-    """Return the range of positions [start, end) in commit order, as a span that can be divided between tasks. Raises
-    UnavailableError and DamageError.
-    """
+    """Return a range of positions in commit order. Raises UnavailableError and DamageError."""
     table: list[Stretch] = []
     size = 0
     for segment in stored.segments_between(start, end):

@@ -62,8 +62,8 @@ class StoredSegment:
             position += batches.size
 
     def _parts_from(self, position: int) -> list[ObjectRange]:
-        """Return the byte ranges of the log file to download for a read from `position` on, in order: those from the
-        last cut point (a position at which the file is divided) before it.
+        """Return the byte ranges to download for a read from a cut point on: the parts of the log file after it, in
+        order.
         """
         points = (CutPoint(self.base_offset, 0, 0), *cut_points(self._segment))
         edges = [
@@ -111,7 +111,7 @@ class StoredFiles:
 
     @property
     def sealed(self) -> list[tuple[StoredSegment, int]]:
-        """The segments that are not being deleted, oldest first, each as a pair with its end offset."""
+        """The segments that are not being deleted, oldest first. Each is in a pair with its end offset."""
         rows = self.stored.manifest.segments
         return [
             (self._segment(row), row.end_offset) for row in rows if row.state is SegmentState.COPY_FINISHED

@@ -45,8 +45,8 @@ def _save_nothing(_log_start: int) -> None:
 
 
 def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of the range [start, end) that the runs do not cover. Parts and runs are pairs of a first offset
-    and the offset after the last one.
+    """Return the parts of the range [start, end) that the runs do not cover. A part and a run are pairs: the first
+    offset, and the offset after the last one.
     """
     edges = [start, *itertools.chain.from_iterable(runs), end]
     return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
@@ -67,9 +67,8 @@ class TieredPartition:
         manifest: its last manifest.
         is_in_commit_order: whether the reader gets the records in commit order.
         group: the transaction group of the topic; empty for the default group.
-        listed_by: words for messages about a missing object, which say what names the object, such as the manifest.
-        has_stable_offsets: whether the segments have summaries that contain their last stable offsets, by which a
-            search for aborted transactions knows where to end.
+        listed_by: what has named the objects, for messages about a missing object.
+        has_stable_offsets: whether the summaries of the segments tell where a search for aborted transactions ends.
     """
 
     listed_by = "the last manifest names it"
@@ -121,9 +120,7 @@ class TieredPartition:
 
     @property
     def piece(self) -> StoredPiece:
-        """The values that are the same in the pieces (ranges of offsets) of all tasks, such as the log start and the
-        pins.
-        """
+        """What the pieces of all tasks have in common."""
         return StoredPiece(
             self.partition,
             self.manifest.cluster_id,
@@ -168,8 +165,8 @@ class TieredPartition:
         return self.manifest.end_offset
 
     def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return those parts of a range that are in the store but that only brokers can read. Here there are none; the
-        class for partitions that Apache Kafka has copied overrides this method.
+        """Return those parts of a range that are in the store but that only brokers can read. The result is always
+        empty here. The class for partitions that Apache Kafka has copied overrides this method.
         """
         return []
 
@@ -229,9 +226,7 @@ class TieredPartition:
         return min((one.commit.least_first_offset for one in later if one.commit), default=start)
 
     def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan | CommitSpan:
-        """Return a range of offsets, or of positions in commit order, as a span: a range that can be divided between
-        tasks.
-        """
+        """Return a range of offsets, or of positions in commit order, as a span."""
         kind = commit_span if self.is_in_commit_order else object_span
         return kind(self, start, end, topic_id)
 
@@ -270,7 +265,7 @@ class TieredPartition:
 
     @property
     def rows(self) -> ManifestSegments:
-        """The segments that the manifest names."""
+        """The segments."""
         return self._remote.segments
 
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:

@@ -127,12 +127,12 @@ class WholeBatches:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the bytes that were passed so far end with a whole batch."""
+        """Whether the bytes up to now end with a whole batch."""
         return not self._rest
 
     def _keep_begin(self, view: memoryview, left: int) -> None:
-        """Keep the first bytes of a batch whose other bytes are not downloaded yet. The part has `left` bytes from the
-        beginning of this batch on.
+        """Keep the first bytes of a batch whose rest is not downloaded yet. The part has `left` bytes from its begin
+        on.
         """
         self._filled = len(view)
         self._rest = bytearray(self._needed_size(view, left)) if len(view) else bytearray()
@@ -154,7 +154,7 @@ class WholeBatches:
 
     @property
     def _missing_size(self) -> int:
-        """The number of missing bytes of the batch that begins in one downloaded range and ends in a later one."""
+        """How many bytes of the batch that is in two ranges are missing."""
         return len(self._rest) - self._filled
 
     def _complete_rest(self, view: memoryview) -> int:

@@ -43,8 +43,8 @@ TICK_NS = 100_000_000
 
 
 class FilePart(NamedTuple):
-    """The byte range of a segment's log file that covers the requested offsets: the bytes from `position` to
-    `end_position` contain the offsets from `start_offset` to `end_offset`. Both ends are exclusive.
+    """The bytes of a segment's log from `position` to `end_position`, which contain the offsets from `start_offset` to
+    `end_offset`. Both ends are exclusive.
     """
 
     segment: SegmentFile
@@ -56,7 +56,7 @@ class FilePart(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of the byte range."""
+        """Bytes of the part."""
         return self.end_position - self.position
 
     def extent(self) -> FileExtent:
@@ -73,9 +73,9 @@ class FileSpan(TableSpan["PartitionFiles", FilePart]):
         start: the first offset.
         end: the offset after the last one.
         topic_id: the id of the topic.
-        table: the parts of segment files of the whole planned range, of which this range is a portion.
-        size_skipped: how many bytes at the beginning of the first part belong to earlier offsets.
-        size_left_out: how many bytes at the end of the last part belong to later offsets.
+        table: the parts of the range that was planned, of which this one is a part.
+        size_skipped: how many bytes at the begin of the first part are before the range.
+        size_left_out: how many bytes at the end of the last part are after the range.
     """
 
     def __init__(
@@ -326,8 +326,8 @@ class PartitionFiles:
 
     @property
     def sealed(self) -> list[tuple[SegmentFile, int]]:
-        """The sealed segments: all listed ones except the last, which can still grow. Each is returned as a pair with
-        the base offset of the next segment.
+        """The listed segments that another one follows, so that they do not grow any more. Each is in a pair with the
+        base offset of the next one.
         """
         return list(zip(self.segments, self.segments.bases[1:], strict=False))
 
@@ -357,8 +357,8 @@ class PartitionFiles:
         return FilePart(segment, max(start, segment.base_offset), end, position, end_position, size_before)
 
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
-        """Check that the files reach the offset `end`, and raise UnavailableError if not. `next_base` is the base
-        offset of the next segment; None if there is none. If there is a next segment, this one may end earlier, because
+        """Check that the files reach the offset `end`, and raise UnavailableError if not. A segment that another one
+        follows (`next_base` is the base offset of the next one; None if there is none) may end earlier, because
         compaction may have removed its last records.
         """
         if next_base is None:
@@ -398,8 +398,8 @@ class PartitionFiles:
     # -- without a broker --------------------------------------------------------------------------------------
 
     def scan_end(self) -> tuple[int, int]:
-        """Find the end of the log for a read without a broker. Return a pair: the log end offset and the last stable
-        offset. Raises the errors of `scanned_end`.
+        """Return a pair: the log end offset and the last stable offset, for a read without a broker. Raises the errors
+        of `scanned_end`.
         """
         found = scanned_end(self.directory, self.segments)
         self._scanned = found.aborted

@@ -38,8 +38,8 @@ def _find_in_batch(data: Buffer, time_ms: int, start: int) -> tuple[int, int] | 
 
 
 def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
-    """Return whether a batch may contain a record whose offset is at least `start` and whose timestamp is at least
-    `time_ms`. Only the header of the batch is used.
+    """Return whether a batch may contain a record with an offset of at least `start` and at least this timestamp. Only
+    the header of the batch is used.
     """
     return not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start
 
@@ -48,8 +48,8 @@ def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int
     """Find the first record of a batch with an offset of at least `start` and at least this timestamp.
 
     Returns:
-        The offset of the record; None if there is none. If the records of the batch cannot be decoded, the first offset
-        of the batch: a read that begins there decides what to do with them.
+        The offset of the record; None if there is none. The first offset of the batch if its records cannot be decoded:
+        the read decides what to do with them.
     """
     try:
         records = decode_records(data, position)

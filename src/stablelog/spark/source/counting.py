@@ -45,19 +45,19 @@ class CountedSegment(Protocol):
 
 
 class CountedPart(Protocol):
-    """The byte range of a segment's log file that covers the requested offsets: from `position` to `end_position`."""
+    """The bytes of a segment from `position` to `end_position`, which contain some offsets."""
 
     @property
     def segment(self) -> CountedSegment:
-        """The segment to which the bytes belong."""
+        """The segment."""
 
     @property
     def position(self) -> int:
-        """The position in the log file at which the first batch begins."""
+        """The position of the first batch."""
 
     @property
     def end_position(self) -> int:
-        """The position in the log file at which the last batch ends."""
+        """The end of the last batch."""
 
 
 class CountedFiles(Protocol):
@@ -65,7 +65,7 @@ class CountedFiles(Protocol):
 
     @property
     def sealed(self) -> Sequence[tuple[CountedSegment, int]]:
-        """The sealed segments, oldest first: pairs of a segment and the base offset of the next segment."""
+        """The sealed segments, oldest first. Each is in a pair with the base offset of the next one."""
 
     def parts(self, start: int, end: int) -> Sequence[CountedPart]:
         """Return the bytes of the segments that contain the offsets from `start` to before `end`."""
@@ -82,7 +82,7 @@ GAP_COUNT_MAX = 1000
 
 @dataclass(slots=True)
 class Aborted:
-    """The aborted transactions of a partition, in a form in which the transaction of a batch is found fast."""
+    """The aborted transactions of a partition, for the question whether a batch belongs to one of them."""
 
     _by_producer: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -180,8 +180,8 @@ def _aborted_count(files: CountedFiles, aborted: Sequence[AbortedTxn], start: in
 
 
 def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range of offsets in which at least one aborted transaction was open, as pairs (first
-    offset, offset after the last one). Two parts are joined if the gap between them has at most GAP_COUNT_MAX offsets.
+    """Return the parts of a range in which aborted transactions were open, as pairs of the first offset and the offset
+    after the last one. Two parts are joined if the gap between them has at most GAP_COUNT_MAX offsets.
     """
     found: list[tuple[int, int]] = []
     for txn in aborted:
@@ -280,8 +280,8 @@ class _Budget:
 def _limit(
     files: PartitionFiles, wanted: Readable, start: int, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
-    """Return the offset up to which the records from `start` on fit into the budget. These records and their bytes are
-    subtracted from the budget, so that the next range gets the rest.
+    """Return the end offset of the records from `start` on for which the budget has room. These records and their
+    bytes are subtracted from the budget, so that the next range gets the rest.
 
     Args:
         files: the segment files of the partition.

@@ -99,14 +99,12 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
             yield from decoder.feed(batches, piece.start, piece.end, piece.aborted)
         except DamageError as error:
             part = parts[number]
-            raise DamageError(
-                f"{store.url}/{part.key} is damaged, in the part from byte {part.start} on: {error}{advice}"
-            ) from error
+            raise DamageError(f"{store.url}/{part.key}, from byte {part.start}: {error}{advice}") from error
 
 
 def _parts_of(extent: ObjectExtent) -> list[ObjectRange]:
     """Divide the byte range of a log file into parts whose batch headers are checked separately against CRCs. Return
-    the parts in order. If the CRCs are unknown, return a single part that cannot be checked.
+    the parts in order; a single part without a proof if the CRCs are unknown.
     """
     if extent.crc_before is None or extent.crc_after is None:
         return [ObjectRange(extent.key, extent.position, extent.size)]
@@ -142,8 +140,8 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
 def listing(options: ReadOptions, piece: Piece) -> Callable[[int], Commits]:
     """Return a function that lists the next transactions of a piece in commit order that end after an offset.
 
-    The function raises UnavailableError if the store does not answer or a commit index was deleted, and DamageError if
-    a commit index is damaged.
+    Its errors: UnavailableError if the store does not answer or a commit index was deleted, and DamageError if a commit
+    index is damaged.
     """
     assert piece.stored is not None
     assert options.store_url is not None
@@ -179,8 +177,8 @@ def _after_deletion(
 def _listed_rest(
     options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
-    """Do the work of `_after_deletion` with one listing of the store. Raises SegmentDeletedError if another segment was
-    deleted since the listing, so that the store must be listed again.
+    """Do the work of `_after_deletion` with one listing of the store. Raises SegmentDeletedError if the listing is old
+    already.
     """
     assert rest.stored is not None
     partition = rest.stored.partition
