@@ -254,7 +254,7 @@ def test_a_commit_whose_answer_is_lost_is_not_undone_by_sparks_abort(spark, tmp_
             made(broker.bootstrap, "t")
             pipeline = Pipeline(spark, tmp_path, proxy.bootstrap, "t", **{"kafka.request.timeout.ms": "500"})
             pipeline.add("a", "b")
-            with pytest.raises(StreamingQueryException, match="no success within"):
+            with pytest.raises(StreamingQueryException, match="did not succeed within"):
                 to_the_end(pipeline.start)
             assert proxy.count(ABORT_JOINT) >= 1
             assert read(broker.bootstrap, "t", 1) == pipeline.wanted

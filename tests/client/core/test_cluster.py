@@ -68,7 +68,7 @@ def test_a_call_within_another_has_the_rest_of_its_time(brokers, cluster):
         brokers.now += 3
         return (yield from cluster.retrying("inner", attempts(RetriableError("not yet"))))
 
-    with pytest.raises(UnavailableError, match="inner: no success within 5 s"):
+    with pytest.raises(UnavailableError, match="inner did not succeed within 5 s"):
         brokers.run(cluster.run_until_deadline(outer()))
     assert brokers.now <= 5
 
@@ -188,7 +188,7 @@ def test_pauses_between_retries_grow_and_end_at_the_deadline():
                 shell.now += effect.seconds
             answer = shell.now
 
-    with pytest.raises(UnavailableError, match=r"trying: no success within 5 s\. The last failure: not yet"):
+    with pytest.raises(UnavailableError, match=r"trying did not succeed within 5 s\. The last failure: not yet"):
         noted(cluster.retrying("trying", failing))
     assert pauses[:4] == [0.02, 0.04, 0.08, 0.16]
     assert max(pauses) == 1.0

@@ -37,14 +37,14 @@ class Cluster(CallLimits):
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
-        deadline_s: how long a call is retried before it fails.
+        deadline_s: how long a call is retried before it fails, in seconds.
         security: the security settings of the connections.
-        backoff_s: the first pause between two attempts, and the greatest one.
+        backoff_s: a pair: the first pause between two attempts, and the greatest one, in seconds.
 
     Attributes:
         bootstrap: as given.
         security: as given.
-        cluster_id: the id that the last metadata has named; None before.
+        cluster_id: the id of the cluster, as the last metadata has named it; None before the first metadata.
 
     Raises:
         TypeError: the addresses are no text.
@@ -86,7 +86,9 @@ class Cluster(CallLimits):
         self._idle.close()
 
     def forget_connections(self) -> None:
-        """In a forked process, drop the connections, which the parent process uses, and allow retries again."""
+        """In a forked process, drop the connections without closing them, because the parent process still uses them.
+        Also allow retries again.
+        """
         self._connections, self._idle, self.waiting_on, self.until = {}, IdleConnections(), [], None
         self.forget_metadata()
         self.allow_retries()
@@ -99,7 +101,7 @@ class Cluster(CallLimits):
         """Run the steps of `attempt` until they succeed, fail with an error that no retry can resolve, or the deadline has passed.
 
         Args:
-            what: names the work in messages: "listing offsets".
+            what: the work in words, for messages, such as "listing offsets".
             attempt: returns the steps of one attempt. It is called again if they raise an error for which
                 `responses.is_retriable` is true.
             deadline_s: replaces the cluster's deadline.
@@ -139,7 +141,7 @@ class Cluster(CallLimits):
             if (yield NOW) + backoff > deadline:
                 self.silent_since = None  # the next call has the whole deadline
                 raise UnavailableError(
-                    f"{what}: no success within {deadline_s:g} s. The last failure: {last}"
+                    f"{what} did not succeed within {deadline_s:g} s. The last failure: {last}"
                 ) from last
             if not self.are_retries_cancelled:
                 _log.info("%s: %s. The next attempt is in %g s", what, last, backoff)
@@ -205,8 +207,9 @@ class Cluster(CallLimits):
         return known
 
     def explain_closing(self, address: str) -> Steps[None]:
-        """Raise AuthenticationError if a broker closes new connections because its listener has another security
-        protocol. Each address is examined once, and never if it has responded before: then the broker is stopping.
+        """Find out why a broker has closed a new connection, and raise AuthenticationError if the cause is that its
+        listener has another security protocol than the client. Each address is examined only once, and not at all if it
+        has responded before: then the broker is probably stopping.
         """
         if address not in self._explained and not self.are_retries_cancelled:
             self._explained.add(address)
@@ -221,7 +224,9 @@ class Cluster(CallLimits):
         return self._idle.take(address) or (yield Open(address))
 
     def return_connection(self, connection: BrokerConnection) -> None:
-        """Keep a lent connection for reuse. Close it if it broke, awaits a response, or enough are idle."""
+        """Keep a lent connection for reuse. Close it if it is broken, if it still awaits a response, or if enough
+        connections are kept already.
+        """
         self._idle.add(connection)
 
     # --- metadata ---
@@ -239,7 +244,8 @@ class Cluster(CallLimits):
         """Send a Metadata request, and return the topics by name.
 
         Args:
-            topics: names; or a pattern that whole names must match, without internal topics; or None for all topics.
+            topics: the names of topics; or a pattern for whole names, which selects no internal topics; or None for all
+                topics.
 
         Raises:
             RefusedError: a topic that was named does not exist.
@@ -274,9 +280,9 @@ class Cluster(CallLimits):
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> Steps[dict[str, int]]:
-        """Return the number of partitions of each topic that a transaction is going to write. A missing topic is an
-        error. It is not created, because the broker would create it without commit order, and the order of a topic
-        never changes. Metadata that is at most FRESH_S old is used without a request.
+        """Return the number of partitions of each topic to which a transaction is going to write. Metadata that is at
+        most FRESH_S old is used without a request. A missing topic is an error: the client does not let the broker
+        create it, because the topic would be created without commit order, and the order of a topic never changes.
 
         Raises:
             UnknownTopicOrPartitionError: a topic does not exist. The message names the command that creates it.
@@ -321,12 +327,12 @@ class Cluster(CallLimits):
             )
         leader_id = partitions[partition].leader_id
         if leader_id < 0:
-            raise RetriableError(f"{topic}-{partition} has no leader")
+            raise RetriableError(f"partition {topic}-{partition} has no leader now")
         return leader_id
 
     def leader_epoch(self, topic: str, partition: int) -> Steps[int]:
-        """Return the leader epoch of a partition, as the broker of the last response reports it; -1 if the broker
-        reports none.
+        """Return the leader epoch of a partition (a number that grows with each new leader), as the last metadata
+        reports it; -1 if the metadata has none.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -366,7 +372,8 @@ class Cluster(CallLimits):
         return (yield from self.connection_to(node_ids[key]))
 
     def coordinator_ids(self, keys: Iterable[str], kind: int) -> Steps[dict[str, int]]:
-        """Return the node id of the coordinator of each key, from the cache or by one request for all others.
+        """Return the node id of the coordinator of each key. Coordinators that are not in the cache are found by one
+        request for all of them.
 
         Raises:
             RetriableError: a coordinator is not available yet.
@@ -396,7 +403,9 @@ class Cluster(CallLimits):
 
     @property
     def node_ids(self) -> list[int]:
-        """The ids of the brokers that metadata has named, in their order; empty before the first metadata."""
+        """The ids of the brokers in the last metadata, in the order of the metadata; empty before the first
+        metadata.
+        """
         return sorted(self._nodes)
 
     def refresh_node_ids(self) -> Steps[list[int]]:

@@ -50,7 +50,9 @@ TV1_PRODUCE = TV2_PRODUCE - 1
 
 @dataclass(eq=False, slots=True)
 class _Leader:
-    """The producer's connection to one leader, and the batches of each request in flight, oldest request first."""
+    """The producer's connection to the leader of some partitions, and the batches of each request in flight (sent and
+    not answered), oldest request first.
+    """
 
     connection: BrokerConnection
     version: int
@@ -67,15 +69,15 @@ class BatchProducer:
         cluster: the brokers.
         transactional_id: the transactional id. `begin` fences an earlier producer with the same id. None for an
             idempotent producer without transactions, which has no `end`.
-        transaction_timeout_ms: after this time the coordinator aborts an open transaction.
-        deadline_s: how long batches are retried while none is acknowledged.
+        transaction_timeout_ms: the time in ms after which the coordinator aborts an open transaction.
+        deadline_s: how long batches are retried while none is acknowledged, in seconds.
         on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
             -1 if the broker has the batch already and no longer knows its offset.
 
     Attributes:
         producer_id: set by `begin`.
         producer_epoch: set by `begin`; `end` changes it in transaction version 2.
-        record_count: records acknowledged since `begin`.
+        record_count: how many records the broker has acknowledged since `begin`.
     """
 
     def __init__(
@@ -111,7 +113,9 @@ class BatchProducer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the transaction has a batch. Before its first batch, the coordinator does not know it."""
+        """Whether the transaction has a batch. Before the first batch, the coordinator does not know the transaction,
+        so it needs no end.
+        """
         return self._index > 0
 
     @property
@@ -126,7 +130,7 @@ class BatchProducer:
         aborts its open transaction.
 
         Args:
-            deadline_s: replaces the cluster's deadline.
+            deadline_s: how long to retry, in seconds; None for the cluster's deadline.
 
         Raises:
             RefusedError: the broker refuses the transactional id, the timeout or the producer; the message says why.
@@ -166,7 +170,9 @@ class BatchProducer:
         return coordinator
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Continue the open transaction of another process, in order to end it. All its batches must be acknowledged."""
+        """Take over the open transaction of another process, in order to end it. All batches of the transaction must be
+        acknowledged.
+        """
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._index = 1
 
@@ -175,7 +181,7 @@ class BatchProducer:
 
         Args:
             commit: True commits, False aborts.
-            deadline_s: replaces the cluster's deadline.
+            deadline_s: how long to retry, in seconds; None for the cluster's deadline.
 
         Raises:
             RefusedError: the transaction was not committed, because it was fenced or has timed out.
@@ -227,7 +233,7 @@ class BatchProducer:
         Args:
             topic: the topic's name.
             partition: the partition's index.
-            batch: the bytes.
+            batch: the bytes of the batch.
             more: whether the caller appends another batch at once. Then this one is sent with it, in one request.
 
         Returns:
@@ -337,7 +343,9 @@ class BatchProducer:
         leader.requests.append(batches)
 
     def _add_partitions(self, transactional_id: str) -> Steps[None]:
-        """In transaction version 1, add new partitions to the transaction, before their first batch."""
+        """In transaction version 1, ask the coordinator to add new partitions to the transaction. This is done before
+        their first batch is sent.
+        """
         new = self._queue.targets - self._added
         if not new:
             return

@@ -1,9 +1,10 @@
 """The rules of a reader of whole transactions. It reads commit-ordered topics: either each partition separately, or all
 partitions together in the order of the commits (*cuts*).
 
-The steps emit a `ReaderItem` for each transaction. The shell returns the transaction to the program, and then calls
-`TransactionReader.deliver_item`, which moves the position. So the position never passes a transaction that the program
-has not got. The steps never end by themselves. After an error or a seek, new steps continue at the position.
+The generator of `read_steps` emits a `ReaderItem` for each transaction. Its caller returns the transaction to the
+program, and then calls `TransactionReader.deliver_item`, which moves the position. So the position never passes a
+transaction that the program has not got. The generator never ends by itself. After an error or a seek, a new generator
+continues at the position.
 """
 
 import uuid
@@ -60,11 +61,11 @@ class ReaderSelection:
 
 
 class ReaderItem(NamedTuple):
-    """An item that a reader's steps emit.
+    """An item that `TransactionReader.read_steps` emits: a transaction, and the position of the reader after it.
 
     Attributes:
         transaction: a whole transaction; None if there was none within the reader's time limit.
-        marks: the marks of these partitions after the program has got the transaction.
+        marks: for each of these partitions, where the reader continues in it after the program has got the transaction.
         commit_sequence: with cuts, the commit sequence up to which the program has then got all transactions.
     """
 
@@ -115,7 +116,7 @@ class TransactionReader:
         return replace(place, topics=topics, marks={**place.marks, **sought})
 
     def _unsought_position(self) -> ReadPosition:
-        """Return the position without seeks whose offsets are not checked yet. Errors are those of `position`."""
+        """Return the position, but ignore seeks whose offsets are not checked yet. Raises the errors of `position`."""
         known, start = self._position, self._start
         if known is not None:
             return replace(known, commit_sequence=self._commit_sequence, marks=dict(self._marks))
@@ -128,8 +129,8 @@ class TransactionReader:
         return ReadPosition(None, self._selection.is_cut, None, start, {}, {})
 
     def seek(self, after: After) -> None:
-        """Continue after a position or a commit sequence, at a time, or with new commits (None). The caller must begin
-        new steps.
+        """Continue after a position or a commit sequence, at a time, or with new commits (None). The caller must then
+        call `read_steps` again.
 
         Raises:
             UsageError: the position belongs to a reader with other topics or another `cut`.
@@ -139,7 +140,7 @@ class TransactionReader:
         self._sought.clear()
 
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
-        """Continue at an offset of one partition. The caller must begin new steps.
+        """Continue at an offset of one partition. The caller must then call `read_steps` again.
 
         Raises:
             UsageError: the reader reads cuts, does not read this topic, or has no position yet.
@@ -156,7 +157,7 @@ class TransactionReader:
 
     def pause(self, topic: str, partition: int | None) -> None:
         """Stop reading a partition, or a whole topic if `partition` is None, until `resume` is called. The caller must
-        begin new steps.
+        then call `read_steps` again.
 
         Raises:
             UsageError: the reader reads cuts.
@@ -165,7 +166,7 @@ class TransactionReader:
         self._paused.pause(topic, partition)
 
     def resume(self, topic: str, partition: int | None) -> None:
-        """End a pause. The caller must begin new steps.
+        """Read a paused partition or topic again. The caller must then call `read_steps` again.
 
         Raises:
             UsageError: the reader reads cuts, or the whole topic of the partition is paused.
@@ -180,8 +181,8 @@ class TransactionReader:
             )
 
     def deliver_item(self, given: ReaderItem) -> None:
-        """Move the reader's position to the marks of an item, which are behind its transaction. The caller calls this
-        when the program has got this transaction.
+        """Move the reader's position behind the transaction of an item. The caller calls this when the program has got
+        this transaction.
         """
         self._marks |= given.marks
         self._commit_sequence = given.commit_sequence
@@ -218,7 +219,7 @@ class TransactionReader:
         Args:
             cluster: the brokers.
             topics: the topics by name.
-            marks: where to begin in each partition.
+            marks: where to begin in each partition: an offset, with the details that the stream needs.
             group: the transaction group, for the position; None if the partitions are read separately.
             commit_sequence: the commit sequence of the position; 0 if the partitions are read separately.
 
@@ -327,8 +328,8 @@ class TransactionReader:
         while True:
             if max(cut.torn.values(), default=-1) > after:
                 raise DataLossError(
-                    f"records of transactions up to commit sequence {max(cut.torn.values())} were removed, and the reader "
-                    f"has read up to {after}"
+                    f"records of transactions up to commit sequence {max(cut.torn.values())} were removed "
+                    f"before the reader got them: it has read up to commit sequence {after}"
                 )
             if cut.commit_sequence > after:
                 while (found := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:
@@ -355,7 +356,7 @@ def _next_up_to(
     at most `commit_sequence`. Its records come from each stream that has this commit.
 
     Returns:
-        The transaction with the marks behind it; None if no stream has such a transaction.
+        An item with the transaction, and with the positions after it; None if no stream has such a transaction.
     """
     nexts: list[tuple[Commit, TopicPartition]] = []
     for target in sorted(streams):

@@ -49,7 +49,8 @@ CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transactio
 
 
 class Writing:
-    """A transaction of one writer. It is committed by a joint commit: the broker commits each version of its key once.
+    """A transaction of one writer. It is committed by a joint commit, a commit under a key with a version: the broker
+    commits each version of a key only once.
 
     Args:
         cluster: the brokers; used by this transaction alone until `release`.
@@ -57,7 +58,8 @@ class Writing:
         timeout_s: how long the transaction may stay open before it is aborted.
         now: the present time, in seconds of the clock of `steps.Now`.
         on_end: called with the outcome: the result of the commit, or the error with the reason of the abort. If an
-            exception interrupts the call, it is repeated. After a commit, the partitions of `records` know the offsets.
+            exception interrupts `on_end`, it is called again. After a commit, the partitions in `records` have the
+            offsets of the records.
         release: called once when no more requests will be sent.
         codec: the compression of the batches.
 
@@ -65,12 +67,13 @@ class Writing:
         cluster: as given.
         key: as given, or a new one if the broker refused to begin the transaction under the given key. The commit
             increments the key's version.
-        is_key_free: whether another transaction may use the key after this one. This is so if this transaction has
-            begun nothing under the key, or if its outcome is known and no error has shown another user of the key.
+        is_key_free: whether another transaction may use the key after this one. It may if this transaction has begun
+            nothing under the key, or if its outcome is known and no error has shown that someone else uses the key.
         deadline: the time, in seconds of the clock of `steps.Now`, at which the timeout has passed.
         failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.
-        records: the records. The shells add them here, if `is_ready`. If `records.is_due`, they call `send_due` before.
+        records: the records of the transaction. Before the caller adds a record, it calls `make_ready` unless
+            `is_ready`, and `send_due` if `records.is_due`.
         timeout_s: as given.
     """
 
@@ -145,7 +148,8 @@ class Writing:
         self._is_torn = True
 
     def send_due(self) -> Steps[None]:
-        """Send full batches, or all if the buffer is too large. Wait while too many bytes are in flight.
+        """Send the batches that are full, or all batches if the buffer is too large. Wait while too many sent bytes are
+        not acknowledged.
 
         Raises:
             RefusedError: the transaction is aborted, because the broker has ended it or no broker accepted its batches
@@ -159,7 +163,8 @@ class Writing:
         """Send all records, and wait until the broker has acknowledged them.
 
         Raises:
-            RefusedError: the broker ended the transaction or did not accept its batches in time. It is aborted.
+            RefusedError: the transaction is aborted, because the broker has ended it or did not accept its batches in
+                time.
         """
         yield from self._check_open()
         yield from self._abort_on_error(self._send_batches(self.records.take_all_batches))
@@ -179,7 +184,9 @@ class Writing:
             records.add_sent_batch(number, count)
 
     def _begin_producer(self) -> Steps[None]:
-        """Begin the transaction under its key of joint commits; under a new key if this one is refused."""
+        """Begin the transaction under its key of joint commits, or under a new key if the broker refuses this one. Then
+        batches can be sent.
+        """
         self.is_key_free = False
         self.key, self._ending, self.producer = yield from begin_under_key(
             self.cluster,
@@ -202,7 +209,9 @@ class Writing:
         return self._state is WritingState.IN_DOUBT
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Let the key return to the pool at the end. `may_be_ending`: the broker may still write its abort markers."""
+        """Decide that another transaction may use the key after this one. `may_be_ending` says that the broker may
+        still be writing abort markers of this transaction.
+        """
         self.key.may_be_ending = may_be_ending
         self.is_key_free = self.producer is None or self.producer.producer_epoch < EPOCH_MAX
 
@@ -217,7 +226,7 @@ class Writing:
         Raises:
             RefusedError: the transaction is aborted.
             OutcomeUnknownError: the outcome or the positions are unknown. Repeat the call, or call `abort`.
-            DataLossError: it is committed, but its records were removed before their positions were known.
+            DataLossError: the transaction is committed, but its records were removed before their positions were known.
         """
         self._report_outcome()
         if isinstance(self._outcome, Committed):
@@ -265,15 +274,18 @@ class Writing:
             else:
                 self._set_failed(aborted_error("it was cancelled"))
         if self._state is WritingState.COMMITTED:
-            raise RefusedError(ErrorCode.invalid_txn_state, "the transaction is committed")
+            raise RefusedError(
+                ErrorCode.invalid_txn_state, "the transaction is committed already, so it cannot be aborted"
+            )
 
     def end_with_block(self, error: BaseException | None) -> Steps[None]:
-        """End the transaction with its `with` block: commit if `error` is None, otherwise abort.
+        """End the transaction at the end of its `with` block: commit if `error`, the exception of the block, is None;
+        otherwise abort.
 
         Raises:
             RefusedError: the transaction is aborted, and `error` is None.
             OutcomeUnknownError: it is unknown whether the transaction is committed.
-            DataLossError: it is committed, but its records were removed before their positions were known.
+            DataLossError: the transaction is committed, but its records were removed before their positions were known.
         """
         self._report_outcome()
         if error is None:
@@ -289,8 +301,8 @@ class Writing:
                 self.cluster.allow_retries()
 
     def cancel(self) -> bool:
-        """Cancel retries, so that running steps end soon. Return whether this is the first call. From now on no commit
-        is requested; one that was requested before may still happen. Call `end_with_block` next.
+        """Cancel retries, so that running steps end soon. Return whether this is the first call. From now on, no commit
+        is requested; a commit that was requested before may still succeed. The caller calls `end_with_block` next.
         """
         is_first, self._is_cancelled = not self._is_cancelled, True
         if not self._state.is_final:
@@ -298,7 +310,9 @@ class Writing:
         return is_first
 
     def expire(self) -> None:
-        """At the deadline, abort an open transaction, or report the outcome of an ended one. No call may run."""
+        """Handle the timeout of the transaction: abort it if it is open, or report its outcome if it has ended. No
+        other call may run.
+        """
         self._report_outcome()
         if self._state is WritingState.OPEN:
             if self.producer is not None:  # the broker aborts it at the next InitProducerId under the key
@@ -347,7 +361,9 @@ class Writing:
             raise unknown_outcome(UNDECIDED, failure) from failure
 
     def _request_abort(self) -> Steps[bool]:
-        """Request the abort. Return True if the transaction is aborted, and False if it was committed before."""
+        """Request the abort from the broker. Return True if the transaction is aborted; False if it was committed
+        before.
+        """
         assert self.producer is not None
         is_committed = yield from self._ending.abort(self.producer, self.records.appended_place())
         if not is_committed:
@@ -355,14 +371,16 @@ class Writing:
         return not is_committed
 
     def _check_state(self) -> None:
-        """Raise the error of the transaction if it has ended."""
+        """Check that the transaction has not ended. If it has, raise the error that a later call gets."""
         if self.failure is not None:
             raise self.failure
         if self._state is not WritingState.OPEN:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> Steps[None]:
-        """Raise if the transaction is not open. First abort it if it cannot continue."""
+        """Check that the transaction is open, and raise its error if it is not. A transaction that cannot continue is
+        aborted first.
+        """
         self._check_state()
         yield from self._check_cancelled()
         if self._is_torn:
@@ -431,7 +449,7 @@ class Writing:
         return committed
 
     def _report_outcome(self) -> None:
-        """When the outcome is known, return the `Cluster` object and call `on_end`."""
+        """If the outcome is known, give the `Cluster` object back (`release`), and call `on_end` with the outcome."""
         if self._outcome is None or self._has_finished:
             return
         if self._release is not None:
