@@ -51,7 +51,7 @@ class Server:
         failure: the error that stops the server; None while it runs, and if a signal stops it.
 
     Raises:
-        StablelogError: as `Broker` does.
+        StablelogError: the broker cannot start. The errors are those of `Broker`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Server:
         Raises:
             UsageError: the certificates of a listener cannot be used.
             UnavailableError: the address of a listener or of the metrics cannot be bound.
-            StablelogError: as `Broker` does.
+            StablelogError: the broker cannot start. The errors are those of `Broker`.
         """
         metrics_host: str = config["stablelog.metrics.host"]
         metrics_port: int = config["stablelog.metrics.port"]

@@ -140,7 +140,8 @@ def is_registered(kind: FileKind, disk: Disk, directory: Path) -> bool:
 
 
 class RegisteredFile(Generic[Content]):
-    """A registered file of one data directory.
+    """Reads and writes one registered file of a data directory, such as that of the dynamic settings. `meta.properties`
+    says that the file exists, so that its loss is noticed.
 
     Args:
         kind: the kind of the file.

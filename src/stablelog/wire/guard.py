@@ -186,7 +186,10 @@ def _nullable(inner: Step) -> Step:
         marker_at, at = at, _ahead(data, at, 1)
         marker = data[marker_at]
         if marker not in (NULL_STRUCTURE, STRUCTURE):
-            raise ValueError(f"a structure that may be null begins with {marker}, a byte without a meaning")
+            raise ValueError(
+                f"a structure that may be null begins with the byte {marker}, which means neither that it "
+                "is null nor that it is there"
+            )
         return at if marker == NULL_STRUCTURE else inner(data, at, items)
 
     return step

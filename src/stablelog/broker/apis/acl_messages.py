@@ -1,4 +1,4 @@
-"""What the APIs for ACLs have in common: filters of requests, and the author of a change."""
+"""Functions that several APIs for ACLs use: for the filters of requests, and for the author of a change."""
 
 from typing import TYPE_CHECKING, Protocol
 

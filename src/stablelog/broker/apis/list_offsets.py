@@ -142,7 +142,7 @@ async def _load_from_store(
     Raises:
         RefusedError: the time limit of the request has passed. The load continues, and a later request can use its
             result.
-        UnavailableError, DamageError: as `RemoteReads.load_ranges`.
+        UnavailableError, DamageError: the bytes cannot be loaded from the object store: see `RemoteReads.load_ranges`.
     """
     try:
         async with asyncio.timeout_at(deadline_s):

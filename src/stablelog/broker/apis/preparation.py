@@ -77,7 +77,7 @@ class BatchPreparation(NamedTuple):
             True if the work is done. False if nothing was done, so that the caller has to call `run` in a thread.
 
         Raises:
-            RefusedError: as `run`.
+            RefusedError: the request is refused: see `run`.
         """
         return self.codec is None and is_checked_soon(
             self.header, self.records, self.topic, self.config, self.wall_ms

@@ -257,7 +257,7 @@ class DiskReserve:
         """Run work in a thread, and return its result. Make room for the work as `attempt` does, with the same meaning
         of `frees`.
 
-        Only the event loop changes the reserve file. Raises as `attempt` does.
+        Only the event loop changes the reserve file. Raises the errors of `attempt`.
         """
         while True:
             try:

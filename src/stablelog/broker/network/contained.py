@@ -10,7 +10,9 @@ Callback = TypeVar("Callback", bound=Callable[..., None])
 
 
 class Contained(Protocol):
-    """A connection whose callbacks are decorated with `contained`."""
+    """A connection whose callbacks are decorated with `contained`, so that an unexpected exception in one of them
+    closes only this connection.
+    """
 
     background: Tasks
 

@@ -22,7 +22,7 @@ def open_acls(runtime: Runtime, *, threads: Executor) -> "BrokerAcls | None":
 
     Raises:
         UsageError: the data directory has ACLs, and the broker has no authorizer.
-        UnknownFormatError, DamageError: as `BrokerAcls`.
+        UnknownFormatError, DamageError: a file cannot be read: see `BrokerAcls`.
     """
     directory = runtime.directory
     if runtime.config["authorizer.class.name"]:

@@ -235,7 +235,7 @@ class BrokerConfig:
             defaults: those of all brokers of the cluster, which `settings` override.
 
         Raises:
-            UsageError: as `check_dynamic`; nothing changed.
+            UsageError: a setting is not valid: see `check_dynamic`. Nothing changed.
         """
         values = self.check_dynamic(defaults) | self.check_dynamic(settings)
         self.dynamic, self.dynamic_defaults = dict(settings), dict(defaults)
@@ -420,7 +420,8 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Check a change of a topic's settings from `present` to `wanted`.
 
     Raises:
-        UsageError: as `check_topic_configs`, or a setting that is fixed when a topic is created would change.
+        UsageError: a setting is not valid (see `check_topic_configs`), or is fixed when a topic is created and would
+            change.
     """
     check_topic_configs(wanted)
     if group_of_topic(wanted) != group_of_topic(present):

@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 
 def adopt_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
-    """Find and return the topics of a data directory that has no list of topics. Nothing is written. Raises as
-    `find_topics` does.
+    """Find and return the topics of a data directory that has no list of topics. Nothing is written. Raises the errors
+    of `find_topics`.
     """
     topics = []
     for topic in find_topics(disk, directory):

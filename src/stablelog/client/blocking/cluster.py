@@ -48,7 +48,9 @@ class Shell(Protocol[CoreT_co]):
         """The object of `client.core` whose steps (generators of I/O operations) this object runs."""
 
     def run(self, steps: Steps[ResultT]) -> ResultT:
-        """Run the steps of a call to their end, and return their result. The steps must not emit items."""
+        """Run the steps of a call (a generator that yields I/O operations) to their end, and return their result. Steps
+        that emit items, such as those of a reader, cannot be run here.
+        """
 
 
 def blocking(
@@ -142,8 +144,9 @@ class BlockingCluster(BlockingRunner):
         return self.core.deadline_s
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
-        """Open a connection that only the caller uses and closes, and return it. `probe` has the meaning of
-        `steps.Open.probe`: None for an ordinary connection with the security settings of the cluster.
+        """Open a connection that only the caller uses and closes, and return it. `probe` is PLAINTEXT or SSL for a
+        connection without a login, which only finds out the security protocol of a listener; None for an ordinary
+        connection with the security settings of the cluster.
         """
         security = self.core.security if probe is None else PROBES[probe]
         return SocketConnection(
@@ -169,7 +172,7 @@ class BlockingCluster(BlockingRunner):
         can resolve, or when the deadline has passed.
 
         Args:
-            what: names the work in messages: "listing offsets".
+            what: the work in words, for messages, such as "listing offsets".
             attempt: called again if it raises an error for which `responses.is_retriable` is true.
             deadline_s: the number of seconds until the deadline; None for the deadline of the cluster.
 

@@ -37,7 +37,7 @@ def call_extension(
         cluster: the brokers.
         connect: called for each attempt; its steps open or find the connection to the broker that serves the request.
         request: a message of one of stablelog's own APIs.
-        what: names the work in messages, for example "asking for a cut".
+        what: the work in words, for messages, such as "asking for a cut".
         retriable: the error codes that a retry can resolve. A response with another error code is returned to the
             caller.
         on_unanswered: called for each request without a response, because the broker may nevertheless have carried it

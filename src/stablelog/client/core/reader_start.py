@@ -162,11 +162,11 @@ def check_nothing_removed(cut: Cut, after: int) -> None:
 
 
 def mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
-    """Return the mark of one partition in a position. For a partition that was added to its topic later, return the
-    beginning.
+    """Return the mark of one partition in a position: how far the reader has read it. For a partition that was added to
+    its topic after the position was made, return the beginning of the partition.
 
     Raises:
-        DataLossError: a transaction after the mark was torn.
+        DataLossError: a transaction after the mark was torn: it has lost some of its records.
     """
     mark = position.marks.get(target, Mark(UNKNOWN, 0))
     torn, removed = cut.torn.get(target, -1), cut.removed.get(target, NOT_KNOWN)

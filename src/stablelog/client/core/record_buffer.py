@@ -63,7 +63,7 @@ class PartitionBuffer:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """How many records the transaction has in this partition, including those that were sent."""
         return self.sent_count + sum(batch.count for batch in self.unsent)
 
     def position(self, number: int) -> Position:

@@ -75,7 +75,7 @@ class TransferWindow:
         with self._changed:
             while self._under_way and self._under_way + size > self.size:
                 if self._now_s() > last_s():
-                    raise StoreError("a request was not sent: the broker stops")
+                    raise StoreError("a request to the object store was not sent, because the broker stops")
                 self._changed.wait(POLL_S)
             self._under_way += size
         begun_s = self._now_s()

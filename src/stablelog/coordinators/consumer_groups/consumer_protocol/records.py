@@ -164,7 +164,9 @@ def read_group_epochs(value: bytes) -> GroupEpochs:
 
 
 def read_target_epoch(value: bytes) -> int:
-    """Read the value of the record with the epoch of a group's target assignment. Raises as `read_group_epochs`."""
+    """Read the value of the record with the epoch of a group's target assignment. Raises UnknownFormatError or
+    DamageError.
+    """
     reader = _reader(TARGET_EPOCH_KEY_VERSION, value)
     epoch = reader.int32()
     reader.tagged_fields()
@@ -172,7 +174,7 @@ def read_target_epoch(value: bytes) -> int:
 
 
 def read_subscription(value: bytes) -> Subscription:
-    """Read the value of the record with the subscription of a member. Raises as `read_group_epochs`."""
+    """Read the value of the record with the subscription of a member. Raises UnknownFormatError or DamageError."""
     reader = _reader(MEMBER_KEY_VERSION, value)
     subscription = Subscription(
         instance_id=reader.nullable_string(),
@@ -189,7 +191,7 @@ def read_subscription(value: bytes) -> Subscription:
 
 
 def read_target(value: bytes) -> Partitions:
-    """Read the value of the record with the target assignment of a member. Raises as `read_group_epochs`."""
+    """Read the value of the record with the target assignment of a member. Raises UnknownFormatError or DamageError."""
     reader = _reader(TARGET_KEY_VERSION, value)
     partitions = _read_partitions(reader)
     reader.tagged_fields()
@@ -197,7 +199,9 @@ def read_target(value: bytes) -> Partitions:
 
 
 def read_current(value: bytes) -> CurrentAssignment:
-    """Read the value of the record with the current assignment of a member. Raises as `read_group_epochs`."""
+    """Read the value of the record with the current assignment of a member. Raises UnknownFormatError or
+    DamageError.
+    """
     reader = _reader(CURRENT_KEY_VERSION, value)
     epoch, previous_epoch = reader.int32(), reader.int32()
     state = reader.read_bytes(1)[0]

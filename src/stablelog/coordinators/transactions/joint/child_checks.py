@@ -153,7 +153,9 @@ def _lost_version(child: Child, state: JointState) -> bool:
 
 
 def superseded(name: JointName, version: int, run: str, state: JointState) -> RefusedError:
-    """Return the error for a run (start of the writer) whose version of a joint commit another run has begun since."""
+    """Return the error for a request of a run (a start of the writer), after another run has begun the same version of
+    the joint commit.
+    """
     by = f"run {state.run!r} has begun it since" if state.run else "it was given up"
     return RefusedError(
         ErrorCode.producer_fenced,

@@ -52,7 +52,7 @@ class LocalTiered:
         return {partition.topic for partition in self._partitions(store)}
 
     def partitions(self, store: ObjectStore, topics: Collection[str]) -> list[RemotePartition]:
-        """Return the partitions of some topics that have a directory."""
+        """Return those partitions of the given topics that have a directory in the store."""
         return [partition for partition in self._partitions(store) if partition.topic in topics]
 
     def _partitions(self, store: ObjectStore) -> Iterator[LocalPartition]:
