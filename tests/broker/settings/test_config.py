@@ -17,7 +17,7 @@ from stablelog.types import SecurityProtocol
         ({"log.segment.bytes": "12"}, "1024 to"),
         ({"listeners": "127.0.0.1:9092"}, "NAME://host:port"),
         ({"listeners": "A B://h:1"}, "NAME://host:port"),
-        ({"listeners": "PLAINTEXT://h:65536"}, "a port is 0 to 65535"),
+        ({"listeners": "PLAINTEXT://h:65536"}, "a port is a number from 0 to 65535"),
         ({"listeners": "A://127.0.0.1:1,a://127.0.0.1:2"}, "a name of its own"),
         ({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"}, "an address of its own"),
         ({"listeners": "INSIDE://127.0.0.1:1"}, "INSIDE has no security protocol: add INSIDE:PROTOCOL"),

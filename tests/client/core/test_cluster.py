@@ -188,7 +188,9 @@ def test_pauses_between_retries_grow_and_end_at_the_deadline():
                 shell.now += effect.seconds
             answer = shell.now
 
-    with pytest.raises(UnavailableError, match=r"trying did not succeed within 5 s\. The last failure: not yet"):
+    with pytest.raises(
+        UnavailableError, match=r"trying did not succeed within 5 s\. The last failure: not yet"
+    ):
         noted(cluster.retrying("trying", failing))
     assert pauses[:4] == [0.02, 0.04, 0.08, 0.16]
     assert max(pauses) == 1.0

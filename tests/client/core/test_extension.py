@@ -82,5 +82,7 @@ def test_requests_that_the_broker_may_have_carried_out_without_saying_so_are_cou
 
 def test_without_an_answer_the_call_ends_at_its_deadline_with_the_last_failure():
     script = brokers(UnavailableError("lost"))
-    with pytest.raises(UnavailableError, match=r"^asking did not succeed within 5 s\. The last failure: lost"):
+    with pytest.raises(
+        UnavailableError, match=r"^asking did not succeed within 5 s\. The last failure: lost"
+    ):
         ask(script)

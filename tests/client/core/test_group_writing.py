@@ -107,5 +107,7 @@ def test_another_refusal_names_the_partition():
 
 
 def test_a_coordinator_that_stays_away_ends_the_call_at_the_deadline():
-    with pytest.raises(UnavailableError, match=r"^adding offsets to the transaction did not succeed within 5 s"):
+    with pytest.raises(
+        UnavailableError, match=r"^adding offsets to the transaction did not succeed within 5 s"
+    ):
         add({"TxnOffsetCommit": committed(*[ErrorCode.coordinator_load_in_progress] * 2)})

@@ -85,7 +85,7 @@ def _parse_address(text: str) -> Address:
     if not separator or not colon or not LISTENER_NAME.fullmatch(name) or not port.isdecimal():
         raise ValueError
     if not 0 <= int(port) <= PORT_MAX:
-        raise ValueError(f"a port is 0 to {PORT_MAX}")
+        raise ValueError(f"a port is a number from 0 to {PORT_MAX}")
     return Address(name.upper(), host.strip("[]") or LOOPBACK, int(port))
 
 

@@ -21,7 +21,8 @@ LOGGED_PAIRS_MAX: Final = 1000
 
 
 class TopicBoundary:
-    """Compares the group of a transactional id with the group of a topic.
+    """Compares the transaction group of a transactional id with that of a topic: a transaction may only write to topics
+    of its own group.
 
     Args:
         topics: the list of topics, which has the group of each topic.

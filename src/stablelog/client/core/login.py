@@ -140,7 +140,7 @@ class _ClientLogin:
 
         last = self._connection.versions.get(SaslAuthenticateRequest.__api_key__, (0, -1))[1]
         if last < 0:
-            raise self._refusal("it does not support SaslAuthenticate: the broker is too old for this client")
+            raise self._refusal("the broker does not support SaslAuthenticate: it is too old for this client")
         answer = yield from self._connection.request_steps(SaslAuthenticateRequest(auth_bytes=message))
         if answer.error_code is not ErrorCode.none:
             raise self._refusal(answer.error_message or answer.error_code.name, answer.error_code)

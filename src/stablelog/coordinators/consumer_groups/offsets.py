@@ -45,7 +45,8 @@ APPLIED_AT_ONCE: Final = 1_000  # The number of offsets of ended transactions th
 class OffsetAndMetadata:
     """A committed or pending offset with its metadata.
 
-    `position` is a running number of the commit, which grows in the order of the log's records.
+    `position` is the number of the commit, counted in the order of the log's records, so that a later commit has a
+    greater one.
     """
 
     value: OffsetValue

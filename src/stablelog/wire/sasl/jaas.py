@@ -61,7 +61,7 @@ class Jaas(NamedTuple):
 
 
 def parse_jaas(text: str) -> Jaas:
-    """Parse the value of a setting.
+    """Parse the value of the setting `sasl.jaas.config`: a login module with its options.
 
     Raises:
         ValueError: the text is not one login module. The message quotes no value of an option.

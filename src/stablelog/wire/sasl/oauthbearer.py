@@ -87,7 +87,7 @@ def decode_token(message: bytes) -> TokenMessage:
     except UnicodeDecodeError:
         found = None
     if found is None:
-        raise SaslMessageError("not a message of OAUTHBEARER")
+        raise SaslMessageError("the bytes are not a message of OAUTHBEARER")
     pairs = [pair.split("=", 1) for pair in found["pairs"].split(SEPARATOR)[:-1]]
     values = dict(pairs)
     if len(values) != len(pairs):

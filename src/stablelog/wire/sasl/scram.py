@@ -236,7 +236,7 @@ def _match(pattern: re.Pattern[str], what: str, message: bytes) -> re.Match[str]
     except UnicodeDecodeError:
         found = None
     if found is None:
-        raise SaslMessageError(f"not a {what} message of SCRAM")
+        raise SaslMessageError(f"the bytes are not a {what} message of SCRAM")
     return found
 
 

@@ -64,7 +64,9 @@ class Aiven:
         try:
             manifest = parse_json(content)
             if manifest["version"] != VERSION:
-                raise ValueError(f"its version is {manifest['version']!r}, and known is {VERSION!r}")
+                raise ValueError(
+                    f"the version of the manifest is {manifest['version']!r}, and only {VERSION!r} is known"
+                )
             _check_names(upload, manifest["remoteLogSegmentMetadata"])
             return _segment(upload, manifest, _refusal(f"{store.url}/{key}", manifest))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -110,18 +112,20 @@ def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
         upload.base_offset,
     )
     if found != wanted:
-        raise ValueError(f"it describes another segment, {found}")
+        raise ValueError(f"the manifest describes another segment, {found}")
 
 
 def _segment(upload: Upload, manifest: dict[str, Any], refusal: str) -> KafkaSegment:
     log = upload.files[LOG]
     size = _number(manifest["chunkIndex"]["originalFileSize"])
     if size != log.size and not refusal:
-        raise ValueError(f"it gives {size} bytes for {log.key}, which has {log.size}: restore the object")
+        raise ValueError(
+            f"the manifest gives {size} bytes for {log.key}, which has {log.size}: restore the object"
+        )
     places = {} if _is_encrypted(manifest) else _index_places(upload, manifest)
     metadata = manifest["remoteLogSegmentMetadata"]
     if _number(metadata["endOffset"]) < upload.base_offset:
-        raise ValueError(f"its end offset is not valid: {metadata['endOffset']}")
+        raise ValueError(f"the end offset in the manifest is not valid: {metadata['endOffset']}")
     return KafkaSegment(
         upload.segment_id,
         upload.base_offset,
@@ -149,12 +153,13 @@ def _index_places(upload: Upload, manifest: dict[str, Any]) -> dict[IndexKind, O
     end = max(place.start + place.size for place in places.values())
     if end > indexes.size:
         raise ValueError(
-            f"its indexes end at byte {end} of {indexes.key}, which has {indexes.size}: restore the object"
+            f"according to the manifest, the indexes end at byte {end} of {indexes.key}, which has "
+            f"{indexes.size}: restore the object"
         )
     return places
 
 
 def _number(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"it has {value!r} where a number is expected")
+        raise ValueError(f"the manifest has {value!r} where a number is expected")
     return value
