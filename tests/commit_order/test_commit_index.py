@@ -15,7 +15,7 @@ from tests.commit_order.committed_log import NOW_MS
 def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
     disk, count = LocalDisk(), 150_000  # batches of 16 KiB, none beside the next: 2.4 GB in all
     spill = disk.open(tmp_path / "spill", create=True)
-    extents = Extents(lambda: spill)
+    extents = Extents(0, lambda: spill)
     index = CommitIndex(disk, tmp_path, 0)
     index.create(None)
     for n in range(count):

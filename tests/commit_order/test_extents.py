@@ -15,7 +15,7 @@ from stablelog.env.local_disk import LocalDisk
 def test_once_it_is_committed_a_transaction_has_its_positions_and_the_leader_epoch_of_its_marker(
     tmp_path, leader_epoch
 ):
-    extents = Extents(lambda: LocalDisk().open(tmp_path / "spill", create=True))
+    extents = Extents(0, lambda: LocalDisk().open(tmp_path / "spill", create=True))
     extents.add_batch(5 << 33, 2**31, 600, 2)
     extents.add_batch(5 << 33, 2**31 + 600, 700, 3)
     rows, again = (b"".join(extents.rows(1 << 40, leader_epoch)) for _ in range(2))
@@ -38,7 +38,7 @@ def test_the_limits_of_extents_are_those_of_the_document():
     alone, gap, most, long = (int(found[1].replace(",", "")) for found in told)
 
     def count(*batches):
-        one = Extents(lambda: None)
+        one = Extents(0, lambda: None)
         for position, size in batches:
             one.add_batch(0, position, size, 1)
         return one.count
@@ -82,7 +82,7 @@ def test_batches_share_an_extent_up_to_each_limit(seed):
             begin = position
         batches.append((position, size))
         position += size
-    one = Extents(lambda: None)
+    one = Extents(0, lambda: None)
     for position, size in batches:
         one.add_batch(7, position, size, 2)
     rows = [*EXTENT.iter_unpack(b"".join(one.rows(0, 0)))]

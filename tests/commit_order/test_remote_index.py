@@ -6,7 +6,7 @@ import pytest
 
 from stablelog.commit_order.extents import EXTENT, BatchExtent
 from stablelog.commit_order.index_format import ENTRY, Entry
-from stablelog.commit_order.remote_index import LoadedRows, RemoteIndex
+from stablelog.commit_order.remote_index import LoadedRows, load_index
 from stablelog.errors import NotLoadedError
 from stablelog.log.remote_tier import RemoteCommits
 from stablelog.types import ObjectRange
@@ -45,7 +45,7 @@ def test_rows_in_memory_are_counted_and_read_one_by_one_and_as_bytes():
 
 
 def test_the_index_has_the_rows_of_its_segment_and_the_numbers_of_the_manifest():
-    found = RemoteIndex(Remote({40: packed()}), COMMITS)
+    found = load_index(Remote({40: packed()}), COMMITS)
     assert [found[place] for place in range(len(found))] == ENTRIES
     assert [found.extent(place) for place in range(2)] == EXTENTS
     assert (found.base_offset, found.view_end, found.least_first_offset) == (40, 90, 12)
@@ -53,9 +53,9 @@ def test_the_index_has_the_rows_of_its_segment_and_the_numbers_of_the_manifest()
 
 
 def test_its_size_is_that_of_the_rows_that_were_loaded():
-    assert RemoteIndex(Remote({40: packed()}), COMMITS).loaded_size == 2 * ENTRY.size + 2 * EXTENT.size
+    assert load_index(Remote({40: packed()}), COMMITS).loaded_size == 2 * ENTRY.size + 2 * EXTENT.size
 
 
 def test_rows_that_are_not_loaded_are_asked_for():
     with pytest.raises(NotLoadedError):
-        RemoteIndex(Remote({0: packed()}), COMMITS)
+        load_index(Remote({0: packed()}), COMMITS)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stablelog.commit_order.remote_index import RemoteIndex
+from stablelog.commit_order.index_rows import IndexRows
 from stablelog.commit_order.tiered_indexes import TORN, TieredIndexes
 from stablelog.errors import UnavailableError
 from stablelog.log.remote_tier import RemoteCommits
@@ -70,7 +70,7 @@ def indexes(partition):
 
 
 def places(found):
-    return [("store" if isinstance(one, RemoteIndex) else "local", one.base_offset) for one in found]
+    return [("store" if isinstance(one, IndexRows) else "local", one.base_offset) for one in found]
 
 
 ALL = [("store", 0), ("store", 10), ("local", 20), ("local", 30)]
@@ -92,10 +92,10 @@ def test_a_partition_without_remote_tier_has_its_local_indexes():
 
 
 def test_indexes_without_a_commit_of_the_time_are_passed_over(indexes):
-    assert places(indexes.indexes_with_time(0, 7)) == [("store", 10), ("local", 20), ("local", 30)]
-    assert places(indexes.indexes_with_time(0, 8)) == [("store", 10), ("local", 30)]
-    assert places(indexes.indexes_with_time(0, 21)) == []
-    assert places(indexes.indexes_with_time(20, 9)) == [("local", 30)]
+    assert places(indexes.indexes_from(0, 7)) == [("store", 10), ("local", 20), ("local", 30)]
+    assert places(indexes.indexes_from(0, 8)) == [("store", 10), ("local", 30)]
+    assert places(indexes.indexes_from(0, 21)) == []
+    assert places(indexes.indexes_from(20, 9)) == [("local", 30)]
 
 
 def test_a_local_index_without_the_beginning_of_a_transaction_is_read_from_the_store(partition):

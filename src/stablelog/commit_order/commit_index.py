@@ -13,6 +13,7 @@ Source: the DistributedLog paper, "commit record plus local sequence number".
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from crc32c import crc32c
@@ -32,6 +33,7 @@ from stablelog.commit_order.index_rows import IndexRows
 from stablelog.commit_order.row_file import RowFile
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError, DiskError
+from stablelog.log.files.names import file_path
 from stablelog.log.indexes.summary import Summary
 
 
@@ -39,6 +41,7 @@ class CommitIndex(IndexRows):
     """The commit index of one local segment. It grows with the segment, and is sealed after the segment.
 
     Attributes:
+        path: returns the path of the segment's file with a suffix.
         summary: the content of the `.commitsummary` file; None while the index grows.
         is_written: whether the index is sealed and its files are complete.
     """
@@ -48,7 +51,7 @@ class CommitIndex(IndexRows):
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
         self._disk = disk
-        self._directory = directory
+        self.path = partial(file_path, directory, base_offset)
         self.base_offset = base_offset
         self.view_end = base_offset
         self.least_first_offset = NOTHING
@@ -58,10 +61,6 @@ class CommitIndex(IndexRows):
         self.is_written = False
         self.entries = RowFile(disk, self.path(ENTRIES_SUFFIX), ENTRY)
         self.extents = RowFile(disk, self.path(EXTENTS_SUFFIX), EXTENT)
-
-    def path(self, suffix: str) -> Path:
-        """Return the path of the segment's file with this suffix."""
-        return self._directory / f"{self.base_offset:020d}{suffix}"
 
     # -- growing -----------------------------------------------------------------------------------------------
 
@@ -166,8 +165,11 @@ class CommitIndex(IndexRows):
         """
         try:
             summary = CommitSummary.decode(self._disk.read_bytes(self.path(SUMMARY_SUFFIX)))
-            known = (self.base_offset, segment.end_offset, segment.log_crc)
-            if (summary.base_offset, summary.end_offset, summary.log_crc) != known:
+            if (summary.base_offset, summary.end_offset, summary.log_crc) != (
+                self.base_offset,
+                segment.end_offset,
+                segment.log_crc,
+            ):
                 return False
             for suffix, size, crc in (
                 (ENTRIES_SUFFIX, summary.entries_size, summary.entries_crc),

@@ -76,8 +76,11 @@ def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int,
         for kind, same in groupby(kinds):
             end = begin + len(list(same))
             if kind != TORN:
-                entry = None if kind == SHORT else index[place + begin]
-                yield firsts[begin], firsts[end - 1] + counts[end - 1], entry
+                yield (
+                    firsts[begin],
+                    firsts[end - 1] + counts[end - 1],
+                    None if kind == SHORT else index[place + begin],
+                )
             begin = end
         place = place_end
 

@@ -115,12 +115,18 @@ class Extents:
     The positions of its records in commit order are unknown before the commit. Until then, positions in the extents
     count from 0, and the leader epoch is 0.
 
+    Args:
+        first_offset: the first offset of the transaction in the log.
+        make_spill: creates the spill file.
+
     Attributes:
+        first_offset: the first offset of the transaction in the log.
         count: the number of extents.
         record_count: how many positions in commit order the batches of the transaction take so far.
     """
 
-    def __init__(self, make_spill: Callable[[], File]) -> None:
+    def __init__(self, first_offset: int, make_spill: Callable[[], File]) -> None:
+        self.first_offset = first_offset
         self._make_spill = make_spill
         self._spill: File | None = None
         self._kept = bytearray()
@@ -149,8 +155,9 @@ class Extents:
             self._last = last._replace(length=SEVERAL, end=end)
         else:
             self._keep_last()
-            length = size - LENGTH_AND_OFFSET_SIZE
-            self._last = BatchExtent(self.record_count, length, 0, segment, position, end)
+            self._last = BatchExtent(
+                self.record_count, size - LENGTH_AND_OFFSET_SIZE, 0, segment, position, end
+            )
             self.count += 1
         self.record_count += record_count
 

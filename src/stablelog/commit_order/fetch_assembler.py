@@ -134,9 +134,7 @@ class FetchAssembler:
         if not self._reads_on:
             self._request_readahead(log, extents)
         data = log.view(0, max(extents.ends))
-        damage: DamageError | None = None
-        if SEVERAL in extents.lengths:
-            extents, damage = split_extents(data, extents, self.start)
+        extents, damage = split_extents(data, extents, self.start)
         if segment.damaged_batches:
             extents, known_damage = _before_damage(segment, extents)
             damage = known_damage or damage
@@ -159,10 +157,7 @@ class FetchAssembler:
             DamageError: a batch is damaged. The batches before it are in the response.
         """
         ends = list(accumulate(map(sub, extents.ends, extents.begins)))
-        batches = extents._replace(begins=[0, *ends[:-1]], ends=ends)
-        damage: DamageError | None = None
-        if SEVERAL in batches.lengths:
-            batches, damage = split_extents(data, batches, self.start)
+        batches, damage = split_extents(data, extents._replace(begins=[0, *ends[:-1]], ends=ends), self.start)
         for place, (begin, end) in enumerate(zip(batches.begins, batches.ends, strict=True)):
             if (
                 crc32c(data[begin + CRC_START : end])
@@ -259,7 +254,7 @@ class FetchAssembler:
         if size > room:
             sizes = list(accumulate(map(sub, batches.ends, batches.begins)))
             count = bisect_right(sizes, room)
-            if not count and self._wants_one and self.end == self.start:
+            if not count and self.needs_one:
                 count = 1
             if not count:
                 return False
@@ -321,7 +316,7 @@ class FetchAssembler:
                     f"the batches outside transactions from position {entry.start} on end before position {self.start}, "
                     "although the commit index says that they contain it"
                 )
-            if found.size > room and not (self._wants_one and self.end == self.start):
+            if found.size > room and not self.needs_one:
                 return False
             begin = found.position
             end, end_offset = segment.whole_batches(found, max(room, found.size))
@@ -351,6 +346,8 @@ def split_extents(
         error, only the batches before the damaged one are returned. If the headers in an extent contradict each other,
         it is unknown which of them is damaged: then only the batches of earlier extents are returned.
     """
+    if SEVERAL not in extents.lengths:
+        return extents, None
     unpack, pack = LOOKED_AT.unpack_from, PREFIX.pack
     found = ExtentColumns(extents.segment, [], [], [], [])
     _, prefixes, lengths, begins, ends = found

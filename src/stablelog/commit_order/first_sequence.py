@@ -46,8 +46,7 @@ def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
     Raises:
         DamageError: the file is damaged, or has another version.
     """
-    lines = content.decode(errors="replace").split("\n")
-    pairs = [line.split(" ") for line in lines[2:-2]]
+    pairs = [line.split(" ") for line in content.decode(errors="replace").split("\n")[2:-2]]
     if not all(len(pair) == 2 and all(map(str.isdecimal, pair)) for pair in pairs):
         pairs = []
     rows = tuple(FirstSequence(int(base), int(sequence)) for base, sequence in pairs)
@@ -58,8 +57,3 @@ def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
             "not use the file, and writes it again when it deletes a segment"
         )
     return rows
-
-
-def sequence_at(rows: Sequence[FirstSequence], base_offset: int) -> int:
-    """Return the greatest commit sequence before the segment with this base offset; `UNKNOWN` if no row has it."""
-    return next((row.commit_sequence for row in rows if row.base_offset == base_offset), UNKNOWN)

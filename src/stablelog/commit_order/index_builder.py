@@ -9,16 +9,17 @@ incomplete, and reads the log from there on. The summary of the last used index 
 the end of its segment. The builder finds their batches again in the earlier segments.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, takewhile
-from typing import NamedTuple
+from operator import attrgetter
 
 from stablelog.batch.header import CONTROL, TRANSACTIONAL, BatchHeader, crc_holds
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.commit_order.commit_index import CommitIndex
 from stablelog.commit_order.extents import EXTENT, SEVERAL, BatchExtent, Extents
-from stablelog.commit_order.first_sequence import FirstSequence, sequence_at
+from stablelog.commit_order.first_sequence import UNKNOWN, FirstSequence
 from stablelog.commit_order.index_format import NO_PRODUCER
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError, DiskError
@@ -31,13 +32,6 @@ from stablelog.log.view import ViewedLog
 SPILL_SUFFIX = ".openextents"
 TORN = -1  # stands for the first offset of a torn transaction, whose beginning retention has removed
 INDEXES_OPEN = 16  # how many sealed commit indexes of a partition keep their files open
-
-
-class PendingEntry(NamedTuple):
-    """The future entry of an open transaction: its first offset, and the extents (byte ranges) of its batches so far."""
-
-    first_offset: int
-    extents: Extents
 
 
 class IndexBuilder:
@@ -60,14 +54,14 @@ class IndexBuilder:
         self._partition = partition
         self._disk = disk
         # The greatest commit sequence before the first index; -1 if there is none, or if it is unknown.
-        self._first_sequence = sequence_at(first_sequences, partition.segments()[0].base_offset)
+        self._first_sequence = dict(first_sequences).get(partition.segments()[0].base_offset, UNKNOWN)
         # Sealed indexes whose files are not written yet, oldest first.
         self._unwritten: deque[CommitIndex] = deque()
         # The byte position up to which the builder has read the log file of the last segment that it has reached. The
         # index of this segment is the last one in `indexes`.
         self._position = 0
         self.indexes: list[CommitIndex] = []
-        self.open: dict[int, PendingEntry] = {}
+        self.open: dict[int, Extents] = {}
         self.failure: DiskError | None = None
 
     # -- start -------------------------------------------------------------------------------------------------
@@ -145,12 +139,14 @@ class IndexBuilder:
         for index in self.indexes:
             index.close()
         for one in self.open.values():
-            one.extents.close()
+            one.close()
 
     def sequence_before(self, base_offset: int) -> int:
         """Return the greatest commit sequence before a segment; -1 if there is none, or if it is unknown."""
-        earlier = [index.latest_sequence for index in self.indexes if index.base_offset < base_offset]
-        return max(earlier, default=self._first_sequence)
+        return max(
+            (index.latest_sequence for index in self.indexes if index.base_offset < base_offset),
+            default=self._first_sequence,
+        )
 
     # -- indexes -----------------------------------------------------------------------------------------------
 
@@ -170,9 +166,7 @@ class IndexBuilder:
         """
         limit = self._partition.high_watermark
         segments = self._partition.segments()
-        place = len(segments) - 1
-        while segments[place].base_offset > self.indexes[-1].base_offset:
-            place -= 1
+        place = bisect_left(segments, self.indexes[-1].base_offset, key=attrgetter("base_offset"))
         while True:
             segment = segments[place]
             self._read_segment(segment, limit)
@@ -192,8 +186,9 @@ class IndexBuilder:
     def _seal_index(self, segment: Segment) -> None:
         assert segment.base_offset == self.indexes[-1].base_offset
         assert isinstance(segment, SealedSegment)
-        opened = [(producer_id, one.first_offset) for producer_id, one in self.open.items()]
-        self.indexes[-1].seal(segment.summary, opened)
+        self.indexes[-1].seal(
+            segment.summary, [(producer_id, one.first_offset) for producer_id, one in self.open.items()]
+        )
         self._unwritten.append(self.indexes[-1])
         self._write_sealed()
         for index in self.indexes[-INDEXES_OPEN - 1 : -INDEXES_OPEN]:
@@ -248,7 +243,7 @@ class IndexBuilder:
             extents=[EXTENT.pack(*extent)],
         )
 
-    def _open_transaction(self, producer_id: int, first_offset: int) -> PendingEntry:
+    def _open_transaction(self, producer_id: int, first_offset: int) -> Extents:
         path = self._partition.directory / f"{first_offset:020d}-{producer_id}{SPILL_SUFFIX}"
 
         def make_spill() -> File:
@@ -262,7 +257,7 @@ class IndexBuilder:
                 raise
             return file
 
-        self.open[producer_id] = PendingEntry(first_offset, Extents(make_spill))
+        self.open[producer_id] = Extents(first_offset, make_spill)
         return self.open[producer_id]
 
     def _end_transaction(self, segment: Segment, position: int, header: BatchHeader) -> None:
@@ -276,9 +271,9 @@ class IndexBuilder:
         if marker.type is MarkerType.COMMIT and header.last_offset_delta:
             self._commit(header, marker.commit_sequence, ended)
         if ended is not None:
-            ended.extents.close()
+            ended.close()
 
-    def _commit(self, header: BatchHeader, commit_sequence: int, ended: PendingEntry | None) -> None:
+    def _commit(self, header: BatchHeader, commit_sequence: int, ended: Extents | None) -> None:
         """Add the entry of a committed transaction.
 
         Args:
@@ -291,11 +286,11 @@ class IndexBuilder:
                 was deleted, because the log still begins at offset 0.
         """
         count = header.last_offset_delta
-        whole = ended if ended is not None and ended.extents.record_count == count else None
+        whole = ended if ended is not None and ended.record_count == count else None
         if whole is None and self._partition.segments()[0].base_offset == 0:
             raise DamageError(
                 f"{self._partition.topic}-{self._partition.index}: the commit marker at offset {header.base_offset} has "
-                f"{count} positions, but its transaction has {ended.extents.record_count if ended else 0} records"
+                f"{count} positions, but its transaction has {ended.record_count if ended else 0} records"
             )
         start = header.base_offset + 1
         self.indexes[-1].add_entry(
@@ -306,7 +301,7 @@ class IndexBuilder:
             producer_id=header.producer_id,
             commit_sequence=commit_sequence,
             leader_epoch=header.leader_epoch,
-            extents=() if whole is None else whole.extents.rows(start, header.leader_epoch),
+            extents=() if whole is None else whole.rows(start, header.leader_epoch),
         )
 
 
@@ -314,7 +309,7 @@ def _is_outside_transactions(found: tuple[int, BatchHeader]) -> bool:
     return not found[1].attributes & (TRANSACTIONAL | CONTROL)
 
 
-def _add_batch(transaction: PendingEntry, segment: Segment, position: int, header: BatchHeader) -> None:
+def _add_batch(transaction: Extents, segment: Segment, position: int, header: BatchHeader) -> None:
     # Count the offsets of the batch, not its records: a batch takes one position for each of its offsets, also for
     # those of records that compaction has removed.
-    transaction.extents.add_batch(segment.base_offset, position, header.size, header.last_offset_delta + 1)
+    transaction.add_batch(segment.base_offset, position, header.size, header.last_offset_delta + 1)

@@ -99,8 +99,9 @@ class Entry(NamedTuple):
     @property
     def committed(self) -> CommittedRange:
         """The positions, the commit sequence and the time of the entry."""
-        sequence = -1 if self.is_outside else self.latest_sequence
-        return CommittedRange(self.start, self.end, sequence, self.latest_ms)
+        return CommittedRange(
+            self.start, self.end, -1 if self.is_outside else self.latest_sequence, self.latest_ms
+        )
 
     def is_torn(self, log_start: int) -> bool:
         """Return whether the transaction is torn, so that readers get no record of it: retention has removed its

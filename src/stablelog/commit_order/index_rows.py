@@ -6,6 +6,7 @@ The rows are in files of the partition's directory (`commit_index`), or in an ob
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
@@ -30,6 +31,7 @@ class Rows(Protocol):
         """Return the bytes of the rows with the numbers [first, end)."""
 
 
+@dataclass(eq=False)
 class IndexRows:
     """The commit index of one segment, as its readers see it.
 
@@ -80,8 +82,7 @@ class IndexRows:
         """
         least = NOTHING
         for first in range(place, len(self), COLUMNS_AT_ONCE):
-            first_offsets = self._first_offsets(first, min(first + COLUMNS_AT_ONCE, len(self)))
-            least = min(least, *first_offsets)
+            least = min(least, *self._first_offsets(first, min(first + COLUMNS_AT_ONCE, len(self))))
         return least
 
     def place_of_last_before(self, log_start: int) -> int:
@@ -158,17 +159,13 @@ class IndexRows:
         """Return the number of the first entry with this commit time or a later one; `len(self)` if there is none."""
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
-    def place_after(self, commit_sequence: int) -> int:
-        """Return the number of the first entry with a greater commit sequence; `len(self)` if there is none.
+    def offset_after(self, commit_sequence: int) -> int | None:
+        """Return the position at which the first entry with a greater commit sequence starts; None if there is none.
 
         The entries are sorted by commit sequence, because a partition has the transactions of one transaction group in
         this order.
         """
-        return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
-
-    def offset_after(self, commit_sequence: int) -> int | None:
-        """Return the position at which the first entry with a greater commit sequence starts; None if there is none."""
-        place = self.place_after(commit_sequence)
+        place = bisect_right(self.entries, commit_sequence, key=itemgetter(5))
         return self[place].start if place < len(self) else None
 
     def sequence_before(self, position: int, earlier: int | None) -> int:
@@ -193,11 +190,8 @@ class IndexRows:
         """Return the greatest commit sequence of the torn transactions from entry number `first` on; -1 if there are
         none. A transaction is torn if it began before the log offset `log_start`: retention has removed its beginning.
         """
-        found = -1
-        for place in range(first, len(self)):
-            if self[place].is_torn(log_start):
-                found = max(found, self[place].latest_sequence)
-        return found
+        entries = (self[place] for place in range(first, len(self)))
+        return max((entry.latest_sequence for entry in entries if entry.is_torn(log_start)), default=-1)
 
     def extent_with(self, entry: Entry, position: int) -> int:
         """Return the number of the extent that has the record at a position in commit order. The extent is one of those

@@ -43,7 +43,7 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
         index = CommitIndex(disk, directory, base)
         if base != bases[-1] and _is_whole(disk, index):
             return index.latest_sequence
-        found = _last_in_segment(disk, directory, base)
+        found = next(_sequences_in_segment(disk, directory, base), NO_COMMIT)
         if found != NO_COMMIT:
             return found
     return NO_COMMIT
@@ -59,15 +59,12 @@ def _is_whole(disk: Disk, index: CommitIndex) -> bool:
     return False
 
 
-def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
-    """Return the commit sequence of the last commit marker in a log file; -1 if there is none."""
+def _sequences_in_segment(disk: Disk, directory: Path, base_offset: int) -> Iterator[int]:
+    """Yield the commit sequences of the commit markers in a log file, the last one first."""
     name = SegmentName.of(directory, base_offset)
     with contextlib.closing(disk.open(name.path(LOG))) as log:
         for begin, end in _steps(disk, name, log):
-            found = _last_between(name, log, begin, end)
-            if found != NO_COMMIT:
-                return found
-    return NO_COMMIT
+            yield from _sequences_between(name, log, begin, end)
 
 
 def _steps(disk: Disk, segment: SegmentName, log: File) -> Iterator[tuple[int, int]]:
@@ -96,11 +93,11 @@ def _is_batch(log: File, position: int, base_offset: int) -> bool:
     return False
 
 
-def _last_between(segment: SegmentName, log: File, begin: int, end: int) -> int:
-    """Return the commit sequence of the last commit marker between two positions; -1 if there is none. The search ends
-    at a damaged or incomplete batch.
+def _sequences_between(segment: SegmentName, log: File, begin: int, end: int) -> Iterator[int]:
+    """Yield the commit sequences of the commit markers between two positions, the last one first. The search ends at a
+    damaged or incomplete batch.
     """
-    # Positions of the control batches; only the last commit marker among them is decoded.
+    # Positions of the control batches; a marker is only decoded when its commit sequence is asked for.
     controls: list[int] = []
     with contextlib.suppress(DamageError):
         for position, header in walk(ReadLogFile(segment.path, lambda: log, log.size), begin):
@@ -114,5 +111,4 @@ def _last_between(segment: SegmentName, log: File, begin: int, end: int) -> int:
         with contextlib.suppress(DamageError):
             marker = read_marker(batch) if crc_holds(batch, 0, header) else None
             if marker is not None and marker.commit_sequence != NO_COMMIT:
-                return marker.commit_sequence
-    return NO_COMMIT
+                yield marker.commit_sequence

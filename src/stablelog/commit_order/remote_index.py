@@ -32,8 +32,8 @@ class LoadedRows:
         return self._content[first * self._row.size : end * self._row.size]
 
 
-class RemoteIndex(IndexRows):
-    """The commit index of a remote segment.
+def load_index(remote: RemoteView, commits: RemoteCommits) -> IndexRows:
+    """Return the commit index of a remote segment.
 
     Args:
         remote: the remote segments of the partition.
@@ -43,15 +43,15 @@ class RemoteIndex(IndexRows):
         NotLoadedError: the rows are not loaded.
         DamageError: the bytes in the store do not match the manifest.
     """
-
-    def __init__(self, remote: RemoteView, commits: RemoteCommits) -> None:
-        self.base_offset = commits.base_offset
+    entries, extents = remote.commit_rows(commits.base_offset)
+    return IndexRows(
+        commits.base_offset,
         # The manifest does not know the last position. The positions of a segment end at its end offset at the latest.
-        self.view_end = commits.end_offset
-        self.least_first_offset = commits.least_first_offset
-        self.latest_sequence = commits.latest_sequence
-        self.latest_ms = commits.latest_ms
-        entries, extents = remote.commit_rows(commits.base_offset)
-        self.entries = LoadedRows(entries, ENTRY)
-        self.extents = LoadedRows(extents, EXTENT)
-        self.loaded_size = len(entries) + len(extents)
+        commits.end_offset,
+        commits.least_first_offset,
+        commits.latest_sequence,
+        commits.latest_ms,
+        LoadedRows(entries, ENTRY),
+        LoadedRows(extents, EXTENT),
+        len(entries) + len(extents),
+    )

@@ -16,7 +16,7 @@ from stablelog.commit_order.extents import ExtentColumns
 from stablelog.commit_order.fetch_assembler import FetchAssembler
 from stablelog.commit_order.index_format import CommittedRange, Entry
 from stablelog.commit_order.index_rows import IndexRows
-from stablelog.commit_order.remote_index import RemoteIndex
+from stablelog.commit_order.remote_index import load_index
 from stablelog.commit_order.tiered_indexes import StoredLog, TieredIndexes
 from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.files.restored import Restored
@@ -151,7 +151,7 @@ class TieredView:
             the next step continues; or None if there is no such record.
         """
         count = 0
-        for index in self._tiers.indexes_with_time(start, timestamp_ms):
+        for index in self._tiers.indexes_from(start, timestamp_ms):
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
                 if count >= STEP_COUNT_MAX:
@@ -250,7 +250,7 @@ class TieredView:
             end, found = log_start, -1
         for commits in self._tiers.remote_commits(end):
             if commits.least_first_offset < log_start:
-                found = max(found, self._torn_sequence(RemoteIndex(self._tiers.remote.view, commits)))
+                found = max(found, self._torn_sequence(load_index(self._tiers.remote.view, commits)))
             end = commits.end_offset
         self._torn_remote = log_start, end, found
         return max(

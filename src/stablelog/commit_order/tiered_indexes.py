@@ -14,12 +14,13 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from operator import attrgetter
 from typing import Final
 
 from stablelog.commit_order.commit_index import CommitIndex
 from stablelog.commit_order.index_rows import IndexRows
-from stablelog.commit_order.remote_index import RemoteIndex
+from stablelog.commit_order.remote_index import load_index
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.restored import Restored
 from stablelog.log.remote_tier import RemoteCommits, RemoteTier
@@ -87,31 +88,23 @@ class TieredIndexes:
         return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))
 
     def remote_commits(self, position: int) -> Iterator[RemoteCommits]:
-        """Yield the remote segments from a position on that are only in the store: those before the local log start
+        """Return the remote segments from a position on that are only in the store: those before the local log start
         offset.
         """
         local_start = self._partition.start_offset
         if self._partition.remote is None or position >= local_start:
-            return
-        for commits in self.remote.view.commits(position):
-            if commits.base_offset >= local_start:
-                return
-            yield commits
+            return iter(())
+        commits = self.remote.view.commits(position)
+        return takewhile(lambda one: one.base_offset < local_start, commits)
 
-    def indexes_from(self, position: int) -> Iterator[IndexRows]:
-        """Yield the indexes in commit order, from the one with this position on."""
-        for commits in self.remote_commits(position):
-            yield RemoteIndex(self.remote.view, commits)
-            position = commits.end_offset
-        for place in range(self.place_of(position), len(self.local)):
-            yield self.whole_index(self.local[place])
-
-    def indexes_with_time(self, position: int, time_ms: int) -> Iterator[IndexRows]:
-        """Yield the indexes from a position on that have a commit or a record at this time or later."""
+    def indexes_from(self, position: int, time_ms: int = -1) -> Iterator[IndexRows]:
+        """Yield the indexes in commit order, from the one with this position on. Indexes without a commit or a record
+        at `time_ms` or later are left out.
+        """
         for commits in self.remote_commits(position):
             position = commits.end_offset
             if commits.latest_ms >= time_ms:
-                yield RemoteIndex(self.remote.view, commits)
+                yield load_index(self.remote.view, commits)
         for place in range(self.place_of(position), len(self.local)):
             if self.local[place].latest_ms >= time_ms:
                 yield self.whole_index(self.local[place])
@@ -121,7 +114,7 @@ class TieredIndexes:
         beginning of a transaction, its copy in the store.
         """
         commits = self._copy_of(index)
-        return index if commits is None else RemoteIndex(self.remote.view, commits)
+        return index if commits is None else load_index(self.remote.view, commits)
 
     def least_first_offset(self, index: CommitIndex, start: int) -> int:
         """Return the least log offset at which a transaction of a local index begins, of those with positions from
@@ -152,7 +145,7 @@ class TieredIndexes:
         if self.log_start < self._partition.start_offset:
             commits = self.remote.view.commits_after(commit_sequence)
             if commits is not None and commits.base_offset < self._partition.start_offset:
-                return RemoteIndex(self.remote.view, commits)
+                return load_index(self.remote.view, commits)
         at = bisect_right(self.local, commit_sequence, key=attrgetter("latest_sequence"))
         return self.whole_index(self.local[at]) if at < len(self.local) else None
 

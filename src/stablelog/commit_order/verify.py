@@ -43,15 +43,6 @@ class _FoundTransaction(NamedTuple):
     places: list[Place]
 
 
-class _Contents(NamedTuple):
-    """What a segment contains: the transactions that commit in it, and the segment and position of each batch outside
-    transactions.
-    """
-
-    transactions: list[_FoundTransaction]
-    outside: list[Place]
-
-
 class LogWalk:
     """A walk through the log from its first batch to its last one, which finds the committed transactions without the
     commit indexes.
@@ -68,14 +59,18 @@ class LogWalk:
         # By producer id: segment and position of each batch of the producer's open transaction.
         self._open: dict[int, list[Place]] = {}
 
-    def contents_of(self, base_offset: int) -> _Contents:
-        """Read the batch headers of a segment. Return the transactions that commit in it, in commit order, and its
-        batches outside transactions. A torn batch at the end is ignored, because `log.verify` reports it.
+    def contents_of(self, base_offset: int) -> tuple[list[_FoundTransaction], list[Place]]:
+        """Read the batch headers of a segment. A torn batch at the end is ignored, because `log.verify` reports it.
+
+        Returns:
+            The transactions that commit in the segment, in commit order, and the places of its batches outside
+            transactions.
 
         Raises:
             DamageError: a batch is damaged.
         """
-        found = _Contents([], [])
+        transactions: list[_FoundTransaction] = []
+        outside: list[Place] = []
         path = file_path(self._directory, base_offset, LOG)
         with contextlib.closing(self._disk.open(path)) as file, contextlib.suppress(TornError):
             for position, header, _ in scan_headers(file.read, 0, file.size):
@@ -85,14 +80,14 @@ class LogWalk:
                     marker = read_marker(file.read(position, header.size))
                     places = self._open.pop(header.producer_id, [])
                     if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
-                        found.transactions.append(
+                        transactions.append(
                             _FoundTransaction(header.base_offset + 1, header.last_offset_delta, places)
                         )
                 elif header.is_transactional:
                     self._open.setdefault(header.producer_id, []).append(place)
                 else:
-                    found.outside.append(place)
-        return found
+                    outside.append(place)
+        return transactions, outside
 
     def forget_before(self, base_offset: int) -> None:
         """Drop the headers of segments before a base offset, unless an open transaction has batches in them."""
@@ -135,18 +130,25 @@ def verify_view(disk: Disk, directory: Path) -> Iterator[FileFinding]:
     walk = LogWalk(disk, directory)
     for base_offset in log_offsets(names):
         try:
-            contents = walk.contents_of(base_offset)
+            transactions, outside = walk.contents_of(base_offset)
         except DamageError as error:
-            message = f"{error}; the commit indexes from this segment on are not verified"
-            yield FileFinding(file_path(directory, base_offset, LOG), message)
+            yield FileFinding(
+                file_path(directory, base_offset, LOG),
+                f"{error}; the commit indexes from this segment on are not verified",
+            )
             return
         if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
-            yield from _verify_index(disk, directory, base_offset, contents, walk)
+            yield from _verify_index(disk, directory, base_offset, transactions, outside, walk)
         walk.forget_before(base_offset)
 
 
 def _verify_index(
-    disk: Disk, directory: Path, base_offset: int, said: _Contents, walk: LogWalk
+    disk: Disk,
+    directory: Path,
+    base_offset: int,
+    committed: list[_FoundTransaction],
+    outside: list[Place],
+    walk: LogWalk,
 ) -> Iterator[FileFinding]:
     path = file_path(directory, base_offset, SUMMARY_SUFFIX)
     try:
@@ -168,19 +170,24 @@ def _verify_index(
     entries = [Entry(*row) for row in ENTRY.iter_unpack(rows[0])]
     extents = [BatchExtent(*row) for row in EXTENT.iter_unpack(rows[1])]
     path = file_path(directory, base_offset, ENTRIES_SUFFIX)
-    for message in _faults(entries, extents, said, walk):
+    for message in _faults(entries, extents, committed, outside, walk):
         yield FileFinding(path, message)
 
 
 def _faults(
-    entries: list[Entry], extents: list[BatchExtent], said: _Contents, walk: LogWalk
+    entries: list[Entry],
+    extents: list[BatchExtent],
+    committed: list[_FoundTransaction],
+    outside: list[Place],
+    walk: LogWalk,
 ) -> Iterator[str]:
     """Find the faults in the entries or extents of a commit index.
 
     Args:
         entries: the entries of the commit index of one segment.
         extents: the extents of the same index.
-        said: the contents of this segment according to its log file, which the entries have to match.
+        committed: the transactions that commit in this segment according to its log file.
+        outside: the batches of this segment outside transactions.
         walk: the batch headers of the log.
 
     Yields:
@@ -190,20 +197,20 @@ def _faults(
         if following.start < one.end:
             yield f"the entry at position {following.start} follows an entry that ends at position {one.end}"
     transactions = [entry for entry in entries if entry.producer_id != NO_PRODUCER]
-    if len(transactions) != len(said.transactions):
-        yield f"it has {len(transactions)} transactions, but {len(said.transactions)} have their commit markers in this segment"
+    if len(transactions) != len(committed):
+        yield f"it has {len(transactions)} transactions, but {len(committed)} have their commit markers in this segment"
         return
-    for entry, committed in zip(transactions, said.transactions, strict=True):
-        yield from _transaction_faults(entry, committed, extents, walk)
-    outside: set[Place] = set()
+    for entry, said in zip(transactions, committed, strict=True):
+        yield from _transaction_faults(entry, said, extents, walk)
+    named: set[Place] = set()
     for entry in entries:
         if entry.producer_id == NO_PRODUCER:
             places = walk.batches_of(entry, extents)
             headers = [walk.headers[place] for place in places]
             if not headers or (entry.start, entry.end) != (headers[0].base_offset, headers[-1].next_offset):
                 yield f"the extent of the entry at position {entry.start} is not where its batches outside transactions are"
-            outside.update(places)
-    missing = [walk.headers[place].base_offset for place in said.outside if place not in outside]
+            named.update(places)
+    missing = [walk.headers[place].base_offset for place in outside if place not in named]
     if missing:
         yield f"no entry has the batches outside transactions at the offsets {missing}"
 

@@ -85,7 +85,7 @@ class CommitOrder(TieredView):
 
     def open_record_counts(self) -> dict[int, int]:
         """Return the number of durable records of each open transaction, by producer id."""
-        return {producer_id: one.extents.record_count for producer_id, one in self.builder.open.items()}
+        return {producer_id: one.record_count for producer_id, one in self.builder.open.items()}
 
     def first_needed_offset(self) -> int:
         """Return the first log offset that the view needs: the least one among the start of the view, the offsets at
@@ -110,8 +110,7 @@ class CommitOrder(TieredView):
         """
         for index in reversed(self.indexes):
             if index.least_first_offset < log_start:
-                place = index.place_of_last_before(log_start)
-                return max(index[place].end, log_start)
+                return max(index[index.place_of_last_before(log_start)].end, log_start)
         return log_start
 
     def first_offset_of(self, end_offset: int) -> int:
