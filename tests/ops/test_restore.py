@@ -501,7 +501,7 @@ def test_the_indexes_of_local_segments_name_the_commits_before_them(store_of):
             if log.view is not None:
                 before = [one.commit.latest_sequence for one in log.remote.manifest.segments if one.commit]
                 assert before
-                assert log.view.sequence_before_segment(log.segments()[0].base_offset) == max(before)
+                assert log.view.builder.sequence_before(log.segments()[0].base_offset) == max(before)
 
     run(store_of, check)
 

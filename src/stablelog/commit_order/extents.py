@@ -211,9 +211,10 @@ def with_positions(rows: Buffer, start: int, leader_epoch: int) -> bytes:
         start: the position of the transaction's first record in commit order, which is added to each position.
         leader_epoch: the leader epoch of the commit marker, which replaces that of each extent.
     """
-    base_offsets = array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
     longs = array("q", bytes(rows))
-    longs[0::4] = _big_endian(base_offsets)
+    longs[0::4] = _big_endian(
+        array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
+    )
     ints = array("i", longs.tobytes())
     ints[3::8] = _big_endian(array("i", [leader_epoch])) * (len(rows) // EXTENT.size)
     return ints.tobytes()

@@ -18,7 +18,7 @@ from operator import attrgetter
 from stablelog.batch.header import CONTROL, TRANSACTIONAL, BatchHeader, crc_holds
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.commit_order.commit_index import CommitIndex
-from stablelog.commit_order.extents import EXTENT, SEVERAL, BatchExtent, Extents
+from stablelog.commit_order.extents import EXTENT, SEVERAL, Extents
 from stablelog.commit_order.first_sequence import UNKNOWN, FirstSequence
 from stablelog.commit_order.index_format import NO_PRODUCER
 from stablelog.env.disk import Disk, File
@@ -231,7 +231,6 @@ class IndexBuilder:
         for position, header in batches:
             self._position = position + header.size
             end, latest_ms = header.next_offset, max(latest_ms, header.max_timestamp)
-        extent = BatchExtent(start, SEVERAL, -1, segment.base_offset, begin, self._position)
         self.indexes[-1].add_entry(
             start,
             end - start,
@@ -240,7 +239,7 @@ class IndexBuilder:
             producer_id=NO_PRODUCER,
             commit_sequence=-1,
             leader_epoch=-1,
-            extents=[EXTENT.pack(*extent)],
+            extents=[EXTENT.pack(start, SEVERAL, -1, segment.base_offset, begin, self._position)],
         )
 
     def _open_transaction(self, producer_id: int, first_offset: int) -> Extents:

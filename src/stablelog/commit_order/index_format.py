@@ -144,7 +144,7 @@ class CommitSummary:
 
     def encode(self) -> bytes:
         """Encode the content of a `.commitsummary` file."""
-        head = SUMMARY.pack(
+        content = SUMMARY.pack(
             VERSION,
             self.base_offset,
             self.end_offset,
@@ -158,8 +158,7 @@ class CommitSummary:
             self.extents_size,
             self.extents_crc,
             len(self.open),
-        )
-        content = head + b"".join(OPEN.pack(*one) for one in self.open)
+        ) + b"".join(OPEN.pack(*one) for one in self.open)
         return content + CRC.pack(crc32c(content))
 
     @classmethod

@@ -89,15 +89,13 @@ class IndexRows:
         """Return the number of the last entry whose transaction begins before the log offset `log_start`. There must be
         one.
         """
-        end = len(self)
-        while True:
+        for end in range(len(self), 0, -COLUMNS_AT_ONCE):
             first = max(end - COLUMNS_AT_ONCE, 0)
             first_offsets = self._first_offsets(first, end)
             for place in range(end - 1, first - 1, -1):
                 if first_offsets[place - first] < log_start:
                     return place
-            assert first, "the index has such a transaction"
-            end = first
+        raise AssertionError("the index has such a transaction")
 
     def _first_offsets(self, first: int, end: int) -> list[int]:
         """Return, for each entry with a number in [first, end), the log offset at which its transaction begins;

@@ -6,6 +6,7 @@ stable offset: an open transaction does not delay the records of other transacti
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from stablelog.commit_order.first_sequence import (
     UNKNOWN,
@@ -24,16 +25,16 @@ from stablelog.log.recovery import Known
 from stablelog.log.view import View, ViewedLog
 
 
+@dataclass(frozen=True)
 class CommitOrdered:
     """The order of commit-ordered topics: makes the view of a partition, and records where it begins and which commit
     was the last one before the log.
 
-    Args:
+    Attributes:
         disk: the disk of the partitions.
     """
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    disk: Disk
 
     def check_formats(self, listing: Listing) -> None:
         """Check the format versions of the commit indexes. Raises UnknownFormatError."""
@@ -49,13 +50,13 @@ class CommitOrdered:
                 log's end.
         """
         start = self._read_start(log, known)
-        view = CommitOrder(log, self._disk, progress, self._read_first_sequences(log))
+        view = CommitOrder(log, self.disk, progress, self._read_first_sequences(log))
         view.move_start(start)
         return view
 
     def _read_start(self, log: ViewedLog, known: Known) -> int:
         path = log.directory / VIEW_START_FILE
-        start = read_log_start(self._disk, path)
+        start = read_log_start(self.disk, path)
         if start is None:
             if known.is_established:
                 raise DamageError(
@@ -75,11 +76,11 @@ class CommitOrdered:
         """Record the position where the view begins, in a file of the partition. The file is durable when this method
         returns.
         """
-        self._disk.write_atomic(log.directory / VIEW_START_FILE, encode_log_start(start_offset))
+        self.disk.write_atomic(log.directory / VIEW_START_FILE, encode_log_start(start_offset))
 
     def _read_first_sequences(self, log: ViewedLog) -> tuple[FirstSequence, ...]:
         try:
-            return decode_first_sequences(self._disk.read_bytes(log.directory / FIRST_SEQUENCE_FILE))
+            return decode_first_sequences(self.disk.read_bytes(log.directory / FIRST_SEQUENCE_FILE))
         except (FileNotFoundError, DamageError):
             # No commit was deleted. A damaged file is not needed to read records.
             return ()
@@ -99,5 +100,5 @@ class CommitOrdered:
         found = [FirstSequence(base, view.builder.sequence_before(base)) for base in sorted(bases)]
         rows = tuple(row for row in found if row.commit_sequence != UNKNOWN)
         if not set(rows) <= set(view.first_sequences):
-            self._disk.write_atomic(log.directory / FIRST_SEQUENCE_FILE, encode_first_sequences(rows))
+            self.disk.write_atomic(log.directory / FIRST_SEQUENCE_FILE, encode_first_sequences(rows))
             view.first_sequences = rows

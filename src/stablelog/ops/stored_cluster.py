@@ -12,6 +12,7 @@ from stablelog.coordinators.transactions.restored_transactions import CommitLog,
 from stablelog.data_directory.settings_file import Dynamic, decode_settings
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, ObjectMissingError, adding_path
+from stablelog.log.files.names import REMOTE_PART_PREFIX
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.tier.index_object import IndexKind
@@ -20,7 +21,7 @@ from stablelog.tier.names import INDEXES, LOG, RemotePartition
 from stablelog.tier.prefix import Prefix
 from stablelog.tier.published import Published
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.tier.restored_files import Stored, part_file
+from stablelog.tier.restored_files import Stored
 from stablelog.tier.segment_bytes import check_proof
 from stablelog.types import ObjectRange, RangeProof
 
@@ -160,7 +161,7 @@ def _read_partition(prefix: Prefix, cluster_id: str, partition: RemotePartition,
             f"the last manifest in {partition.chain} belongs to cluster {manifest.cluster_id}, "
             f"but the store belongs to cluster {cluster_id}"
         )
-    parts = {part_file(part_id.hex): content for part_id, content in contents.items()}
+    parts = {f"{REMOTE_PART_PREFIX}{part_id.hex}": content for part_id, content in contents.items()}
     stored = Stored(partition, manifest, payload, parts, {})
     _check_objects(prefix, stored)
     return stored._replace(last_indexes=_last_indexes(prefix, stored))

@@ -170,18 +170,18 @@ class Chain:
             self._next = 1
         while True:
             checked = yield from _check_last_manifest(self._partition, self._epoch, checked, check, void)
-            lower = (link for link in checked.links if link.name.epoch < self._epoch)
-            last = {link.name.epoch: link for link in lower}.values()
-            unfenced = [link.name for link in last if link.kind is not LinkKind.FENCE]
+            links = checked.links
+            last = {name.epoch: name for name in links if name.epoch < self._epoch}.values()
+            unfenced = [name for name in last if links[name] is not LinkKind.FENCE]
             if not unfenced:
                 break
             for name in unfenced:
                 key = self._partition.chain_key(ChainName(name.epoch, name.number + 1))
                 yield Create(key, encode_link(LinkKind.FENCE, self._epoch, self._nonce))
-        for link in last:
-            # `link.kind` is derived from the size in the listing. An object of this size is a fence only if its content
+        for name in last:
+            # `links[name]` is derived from the size in the listing. An object of this size is a fence only if its content
             # is undamaged, so read it: `_signed` raises DamageError if it is not.
-            key = self._partition.chain_key(link.name)
+            key = self._partition.chain_key(name)
             _signed(key, (yield Get(key)), LinkKind.FENCE)
         self._is_owner = True
         return checked.result
@@ -194,15 +194,12 @@ class Chain:
         """
         assert self._is_owner, "take over first"
         assert payload, "only a manifest has a payload, and its size tells its kind"
-        if self._unsettled is not None and self._unsettled != payload:
-            yield from self._publish(self._unsettled)
-        yield from self._publish(payload)
-
-    def _publish(self, payload: bytes) -> Steps[None]:
-        self._unsettled = payload
-        yield from self._create(self._next, LinkKind.MANIFEST, payload)
-        self._unsettled = None
-        self._next += 1
+        doubtful = self._unsettled
+        for one in [payload] if doubtful in (None, payload) else [doubtful, payload]:
+            self._unsettled = one
+            yield from self._create(self._next, LinkKind.MANIFEST, one)
+            self._unsettled = None
+            self._next += 1
 
     @property
     def is_settled(self) -> bool:
@@ -220,9 +217,10 @@ class Chain:
         """
         assert self._is_owner, "take over first"
         by_epoch: dict[int, list[ChainName]] = {}
-        for link in (yield from _list_links(self._partition, self._epoch)):
-            if link.kind is LinkKind.MANIFEST:
-                by_epoch.setdefault(link.name.epoch, []).append(link.name)
+        links = yield from _list_links(self._partition, self._epoch)
+        for name in links:
+            if links[name] is LinkKind.MANIFEST:
+                by_epoch.setdefault(name.epoch, []).append(name)
         return [
             self._partition.chain_key(name)
             for epoch, names in by_epoch.items()
@@ -242,8 +240,8 @@ class Chain:
         """
         assert self._is_owner, "take over first"
         links = yield from _list_links(self._partition, self._epoch)
-        for link in sorted(links, key=lambda one: one.kind is not LinkKind.MANIFEST):
-            yield Delete(self._partition.chain_key(link.name))
+        for name in sorted(links, key=lambda one: links[one] is not LinkKind.MANIFEST):
+            yield Delete(self._partition.chain_key(name))
 
     # -- objects -----------------------------------------------------------------------------------------------
 
@@ -255,30 +253,25 @@ class Chain:
             )
 
 
-class _ChainLink(NamedTuple):
-    name: ChainName
-    kind: LinkKind
-
-
 class _Checked(NamedTuple, Generic[Result]):
     """The result of a check of the chain: the listed objects, the names of the manifests of lower epochs, and what
     `check` has returned for the last of them.
     """
 
-    links: list[_ChainLink]
+    links: dict[ChainName, LinkKind]
     manifests: list[ChainName]
     result: Result
 
 
-def _list_links(partition: RemotePartition, epoch: int) -> Steps[list[_ChainLink]]:
-    """List the objects of a partition's chain, in the order of their names. The kind of an object follows from its
-    size, because only a manifest has a payload.
+def _list_links(partition: RemotePartition, epoch: int) -> Steps[dict[ChainName, LinkKind]]:
+    """List the objects of a partition's chain: the kind of each, by name and in the order of names. The kind of an object
+    follows from its size, because only a manifest has a payload.
 
     Raises:
         FencedError: the chain has an object of a greater broker epoch than `epoch`.
         DamageError: an object is too small.
     """
-    links = []
+    links = {}
     for key, size in (yield List(partition.chain)):
         name = chain_name_of(key)
         if name is None or partition.chain_key(name) != key:
@@ -287,10 +280,10 @@ def _list_links(partition: RemotePartition, epoch: int) -> Steps[list[_ChainLink
             raise DamageError(
                 f"{key} has {size} bytes, and an object of a chain of manifests has at least {LINK.size}"
             )
-        kind = LinkKind.MANIFEST if size > LINK.size else LinkKind.FENCE if name.number else LinkKind.CLAIM
-        links.append(_ChainLink(name, kind))
-    if links and links[-1].name.epoch > epoch:
-        last = links[-1].name
+        empty = LinkKind.FENCE if name.number else LinkKind.CLAIM
+        links[name] = LinkKind.MANIFEST if size > LINK.size else empty
+    last = max(links, default=None)
+    if last is not None and last.epoch > epoch:
         raise FencedError(
             f"a broker of epoch {last.epoch} has taken over the manifests of {partition.directory}, and has created "
             f"{partition.chain_key(last)}; this broker has epoch {epoch}"
@@ -325,7 +318,7 @@ def _check_last_manifest(
     missing = None
     while True:
         links = yield from _list_links(partition, epoch)
-        names = [one.name for one in links if one.kind is LinkKind.MANIFEST and one.name.epoch < epoch]
+        names = [one for one, kind in links.items() if kind is LinkKind.MANIFEST and one.epoch < epoch]
         if before is not None and before.manifests == names:
             return before._replace(links=links)
         for name in reversed(names):

@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.tier.chain import MANIFESTS_KEPT, Chain, Delete, Get, List, Steps
@@ -45,20 +45,6 @@ PIN_PAUSE_S: Final = 60.0
 # The store may apply an upload up to this time after the upload has failed, in seconds. A sweep in this time is repeated.
 LATE_S: Final = 300.0
 EVERYTHING: Final = Pin(0, 2**63 - 1, "")
-
-
-class _Known(NamedTuple):
-    """A pin, and the time in seconds, by this broker's clock, at which its validity ends."""
-
-    pin: Pin
-    end_s: float
-
-
-class _Found(NamedTuple):
-    """Objects that may be deleted now: all objects of one segment, or one other object."""
-
-    segment_id: uuid.UUID | None
-    keys: tuple[str, ...]
 
 
 class ObjectDeletion:
@@ -83,12 +69,14 @@ class ObjectDeletion:
         # When the mark of a segment was first known, oldest first.
         self._marked_s: dict[uuid.UUID, float] = {}
         self._retry_s = -math.inf  # Until then, pins protect all segments whose delay has passed.
-        self._pins: dict[str, _Known] = {}
+        # The known pins by key. A pin is valid for VALID_S seconds from the time when this broker has first listed it.
+        self._pins: dict[str, tuple[Pin, float]] = {}
         self._sweep_s = math.inf  # When the next sweep begins, without the delay.
         self._suspected_s = -math.inf  # When an orphan may have come into being.
         self._unnamed_s: dict[str, float] = {}  # When a sweep has first listed an orphan.
         self._manifest_count = MANIFESTS_KEPT  # How many manifests the chain may have.
-        self._found: deque[_Found] = deque()  # What `delete_found` deletes next.
+        # What `delete_found` deletes next: the id of a segment and the keys of all its objects, or None and another key.
+        self._found: deque[tuple[uuid.UUID | None, list[str]]] = deque()
         self.gone: set[uuid.UUID] = set()
         self.set_manifest(manifest, now_s)
         self.expect_orphans(now_s)  # A crash may have ended an upload.
@@ -161,14 +149,13 @@ class ObjectDeletion:
         is_sweep = self._sweep_s + delay_s <= now_s
         listed = (yield List(self._partition.directory)) if is_sweep else []
         old = yield from self._chain.removable_manifests()  # After the listing of orphans, and before each deletion.
-        found: list[_Found] = []
+        found: list[tuple[uuid.UUID | None, list[str]]] = []
         if is_sweep or self._is_marked_due(now_s, delay_s):
             pins = yield from self._valid_pins(now_s)
             found += self._due_segments(manifest, pins, now_s, delay_s)
             if is_sweep:
-                found += self._sweep_orphans([key for key, _ in listed], manifest, pins, now_s, delay_s)
-        found += [_Found(None, (key,)) for key in old]
-        self._found.extend(found)
+                old = self._sweep_orphans([key for key, _ in listed], manifest, pins, now_s, delay_s) + old
+        self._found.extend([*found, *((None, [key]) for key in old)])
         self._manifest_count = MANIFESTS_KEPT
 
     def delete_found(self, count_max: int) -> Steps[bool]:
@@ -185,17 +172,17 @@ class ObjectDeletion:
             repeats it.
         """
         for _ in range(min(count_max, len(self._found))):
-            found = self._found[0]
-            for key in found.keys:
+            segment_id, keys = self._found[0]
+            for key in keys:
                 yield Delete(key)
             self._found.popleft()
-            if found.segment_id is not None:
-                self.gone.add(found.segment_id)
+            if segment_id is not None:
+                self.gone.add(segment_id)
         return bool(self._found)
 
     def _due_segments(
         self, manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
-    ) -> Iterator[_Found]:
+    ) -> Iterator[tuple[uuid.UUID, list[str]]]:
         is_pinned = False
         marked_before_s = now_s - delay_s
         for segment in takewhile(
@@ -207,12 +194,12 @@ class ObjectDeletion:
                 is_pinned = True
                 continue
             key = partial(self._partition.segment_key, segment.base_offset, segment.segment_id)
-            yield _Found(segment.segment_id, (key(INDEXES), key(LOG)))
+            yield segment.segment_id, [key(INDEXES), key(LOG)]
         self._retry_s = now_s + PIN_PAUSE_S if is_pinned else -math.inf
 
     def _sweep_orphans(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
-    ) -> list[_Found]:
+    ) -> list[str]:
         """Return the orphans that may be deleted: those that an earlier sweep has also listed, at least the delay of
         deletions ago. The other orphans are remembered for the next sweep.
         """
@@ -224,7 +211,7 @@ class ObjectDeletion:
             del self._unnamed_s[key]
         is_over = not self._unnamed_s and self._suspected_s + LATE_S <= now_s
         self._sweep_s = math.inf if is_over else now_s
-        return [_Found(None, (key,)) for key in known]
+        return known
 
     def _valid_pins(self, now_s: float) -> Steps[list[Pin]]:
         """Return the valid pins. Pins that have expired are deleted from the store, because no reader renews them. A
@@ -242,11 +229,11 @@ class ObjectDeletion:
                 pin = decode_pin(content)
             except (DamageError, UnknownFormatError):
                 pin = EVERYTHING
-            self._pins[key] = _Known(pin, now_s + VALID_S)
-        for key in [key for key, known in self._pins.items() if known.end_s <= now_s]:
+            self._pins[key] = (pin, now_s + VALID_S)
+        for key in [key for key, (_, end_s) in self._pins.items() if end_s <= now_s]:
             yield Delete(key)
             del self._pins[key]
-        return [known.pin for known in self._pins.values()]
+        return [pin for pin, _ in self._pins.values()]
 
 
 def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:

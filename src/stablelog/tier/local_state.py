@@ -12,6 +12,7 @@ Format: docs/formats.md, "Tiered storage", "Local files".
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
@@ -22,17 +23,17 @@ from stablelog.tier.manifest import Manifest, ManifestPart, decode_manifest, rea
 from stablelog.tier.remote_segment import RemoteSegment
 
 
+@dataclass(frozen=True)
 class LocalState:
     """The files in which a partition's directory records its remote tier.
 
-    Args:
+    Attributes:
         disk: the disk of the partition.
         directory: the partition's directory.
     """
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
-        self._disk = disk
-        self._directory = directory
+    disk: Disk
+    directory: Path
 
     def read_manifest(self) -> Manifest | None:
         """Return the manifest that was recorded last; None if there is none. The log start offset may have moved since
@@ -43,8 +44,8 @@ class LocalState:
             DamageError: a file is damaged, or the file of a part is missing.
             DiskError: a file cannot be read.
         """
-        path = self._directory / REMOTE_MANIFEST_FILE
-        content = read_if_there(self._disk, path)
+        path = self.directory / REMOTE_MANIFEST_FILE
+        content = read_if_there(self.disk, path)
         if content is None:
             return None
         try:
@@ -55,7 +56,7 @@ class LocalState:
 
     def _read_part(self, part: ManifestPart) -> list[RemoteSegment]:
         path = self._part_path(part.part_id)
-        content = read_if_there(self._disk, path)
+        content = read_if_there(self.disk, path)
         if content is None:
             raise DamageError(f"its part {path.name} is missing")
         try:
@@ -65,7 +66,7 @@ class LocalState:
             raise DamageError(f"its file {path.name}: {error}") from None
 
     def _part_path(self, part_id: uuid.UUID) -> Path:
-        return self._directory / f"{REMOTE_PART_PREFIX}{part_id.hex}"
+        return self.directory / f"{REMOTE_PART_PREFIX}{part_id.hex}"
 
     def read_start(self) -> int:
         """Return the recorded log start offset; 0 if there is none.
@@ -75,7 +76,7 @@ class LocalState:
             DamageError: the file is damaged. The message names it.
             DiskError: the file cannot be read.
         """
-        return read_log_start(self._disk, self._directory / REMOTE_LOG_START_FILE) or 0
+        return read_log_start(self.disk, self.directory / REMOTE_LOG_START_FILE) or 0
 
     def log_start(self, local_start: int) -> int:
         """Return the log start offset of a partition whose local log begins at `local_start`. It is smaller than
@@ -102,15 +103,15 @@ class LocalState:
                 one.
         """
         for part_id, part_content in (new or {}).items():
-            self._disk.write_atomic(self._part_path(part_id), part_content)
-        self._disk.write_atomic(self._directory / REMOTE_MANIFEST_FILE, content)
+            self.disk.write_atomic(self._part_path(part_id), part_content)
+        self.disk.write_atomic(self.directory / REMOTE_MANIFEST_FILE, content)
         named = {self._part_path(part.part_id).name for part in parts}
-        for name in self._disk.list_dir(self._directory):
+        for name in self.disk.list_dir(self.directory):
             if name.startswith(REMOTE_PART_PREFIX) and name not in named:
-                self._disk.remove(self._directory / name)
+                self.disk.remove(self.directory / name)
 
     def write_start(self, start_offset: int) -> None:
         """Record a log start offset. The file is durable when this method returns. If DiskError is raised, the offset
         that was recorded before still counts.
         """
-        self._disk.write_atomic(self._directory / REMOTE_LOG_START_FILE, encode_log_start(start_offset))
+        self.disk.write_atomic(self.directory / REMOTE_LOG_START_FILE, encode_log_start(start_offset))

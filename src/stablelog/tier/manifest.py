@@ -99,9 +99,8 @@ class Manifest(NamedTuple):
         rows = list(self.segments)
         for segment in segments:
             rows.append(_with_latest(segment, rows[-1].commit if rows else None))
-        manifest = self._replace(segments=tuple(rows))
-        _check(manifest.segments)
-        return manifest
+        _check(rows)
+        return self._replace(segments=tuple(rows))
 
     def with_log_start(self, log_start: int, now_ms: int, broker_id: int) -> "Manifest":
         """Return the manifest with a greater log start offset. Segments that end at or before it are marked for

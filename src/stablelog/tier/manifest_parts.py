@@ -60,9 +60,8 @@ def divide_into_parts(
 
     def add(begin: int, end: int) -> None:
         while end - begin > part_count:
-            part, content = encode_part(new_id(), segments[begin : begin + part_count], now_ms)
-            parts.append(part)
-            fresh.append((part, content))
+            fresh.append(encode_part(new_id(), segments[begin : begin + part_count], now_ms))
+            parts.append(fresh[-1][0])
             begin += part_count
 
     at = 0

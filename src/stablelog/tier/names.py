@@ -100,11 +100,6 @@ def epoch_key(epoch: int) -> str:
     return f"{EPOCHS}/{epoch:0{EPOCH_DIGITS}}"
 
 
-def settings_key(name: ChainName) -> str:
-    """Return the key of an object with the dynamic settings of a broker."""
-    return f"{SETTINGS}/{name}"
-
-
 def epoch_of(key: str) -> int | None:
     """Return the broker epoch in a key that `epoch_key` has made; None for any other key."""
     name = key.removeprefix(f"{EPOCHS}/")

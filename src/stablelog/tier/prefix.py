@@ -7,6 +7,7 @@ This module only reads. `broker.tiering.remote_storage` is the part of a broker 
 import contextlib
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from stablelog.env.objects.retrying_store import ObjectStore
@@ -36,18 +37,15 @@ from stablelog.tier.remote_segment import RemoteSegment
 LAYOUT_VERSION: Final = 1
 
 
+@dataclass(frozen=True)
 class Prefix:
     """The objects of one cluster in an object store, for readers. Every method blocks, and may be called in any thread.
 
-    Args:
-        store: the object store, whose URL ends with the prefix.
-
     Attributes:
-        store: the object store.
+        store: the object store, whose URL ends with the prefix.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
-        self.store = store
+    store: ObjectStore
 
     def cluster_id(self) -> str:
         """Return the id of the cluster whose objects the prefix has.

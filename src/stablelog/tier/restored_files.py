@@ -23,7 +23,6 @@ from stablelog.log.files.names import (
     LOG,
     PRODUCERS,
     REMOTE_MANIFEST_FILE,
-    REMOTE_PART_PREFIX,
     RESTORED_FILE,
     SNAPSHOT,
     VIEW_START_FILE,
@@ -248,10 +247,3 @@ def _common_files(stored: Stored, log_start: int, leader_epoch: int, epoch_start
         LOG_START_FILE: encode_log_start(log_start),
         EPOCH_FILE: epochs.encode(),
     }
-
-
-def part_file(part_hex: str) -> str:
-    """Return the name of the local file with the copy of a part of a manifest. `part_hex` is the id of the part in
-    hexadecimal digits.
-    """
-    return f"{REMOTE_PART_PREFIX}{part_hex}"

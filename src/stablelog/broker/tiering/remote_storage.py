@@ -20,7 +20,7 @@ from stablelog.errors import (
 )
 from stablelog.tier.chain import NONCE_SIZE, Chain, Get, Result, Steps, claim_epoch
 from stablelog.tier.manifest import ManifestPart
-from stablelog.tier.names import CLUSTER, ChainName, RemotePartition, settings_key
+from stablelog.tier.names import CLUSTER, SETTINGS, ChainName, RemotePartition
 from stablelog.tier.prefix import LAYOUT_VERSION, Prefix
 
 log = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class RemoteStorage:
         self.take_epoch()
         assert self.epoch is not None
         self._settings_number += 1
-        self.store.create(settings_key(ChainName(self.epoch, self._settings_number)), content)
+        self.store.create(f"{SETTINGS}/{ChainName(self.epoch, self._settings_number)}", content)
 
     def chain(self, partition: RemotePartition) -> Chain:
         """Return the chain of a partition's manifests, for this broker epoch."""
