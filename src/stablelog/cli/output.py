@@ -66,7 +66,7 @@ class Output:
         self._convert_errors(self._stream.flush)
 
     def write_bytes(self, content: bytes) -> None:
-        """Write bytes.
+        """Write bytes to the stream.
 
         Raises:
             OutputError: the bytes could not be written.

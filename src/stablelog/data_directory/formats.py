@@ -216,7 +216,9 @@ def _check_batch(
 
 
 def _check_record(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> None:
-    """Check the kind of a record and the version of its value, from the first bytes of key and value."""
+    """Check that this release knows the kind of a record and reads the version of its value. Both are in the first
+    bytes of the key and of the value.
+    """
     kind = int.from_bytes(key, "big")
     if values is COMMIT_LOG_VALUES:
         transaction_records.check_kind(kind)

@@ -324,7 +324,7 @@ class TopicFiles:
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
     ) -> Partition:
         """Open a partition, and return it without making it usable for requests: `publish_partition` does that. May run
-        in a thread; raises as `open_partition` does.
+        in a thread. Raises the errors of `open_partition`.
         """
         return self.directories.recover(
             topic,

@@ -161,7 +161,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             partition: only this partition of the topic; None for all.
 
         Raises:
-            The same errors as `seek`.
+            The errors of `seek`.
         """
         await self._run(self._seek_to(milliseconds(time), topic, partition))
 
@@ -173,7 +173,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             partition: only this partition of the topic; None for all.
 
         Raises:
-            The same errors as `seek`.
+            The errors of `seek`.
         """
         await self._run(self._seek_to(EARLIEST, topic, partition))
 
@@ -185,7 +185,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             partition: only this partition of the topic; None for all.
 
         Raises:
-            The same errors as `seek`.
+            The errors of `seek`.
         """
         await self._run(self._seek_to(LATEST, topic, partition))
 

@@ -124,7 +124,7 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             partition: only this partition of the topic; None for all.
 
         Raises:
-            The same errors as `seek`.
+            The errors of `seek`.
         """
         self._check_process()
         with self._calls.lock_if_free():
@@ -138,7 +138,7 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             partition: only this partition of the topic; None for all.
 
         Raises:
-            The same errors as `seek`.
+            The errors of `seek`.
         """
         self._check_process()
         with self._calls.lock_if_free():
@@ -152,7 +152,7 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             partition: only this partition of the topic; None for all.
 
         Raises:
-            The same errors as `seek`.
+            The errors of `seek`.
         """
         self._check_process()
         with self._calls.lock_if_free():

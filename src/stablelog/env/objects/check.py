@@ -32,7 +32,7 @@ class StoreCheckResult(NamedTuple):
     """The result of one test of a store, or of one measurement.
 
     Attributes:
-        promise: the promise, or what was measured.
+        promise: the promise of the store that was tested, or what was measured, in words.
         fault: how the store breaks the promise; empty if the store keeps it.
         measured: the result of a measurement in words; empty for a promise.
         slow: what the store is too slow for; empty if it is fast enough.

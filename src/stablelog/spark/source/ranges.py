@@ -15,7 +15,7 @@ from stablelog.types import TopicPartition
 
 
 class Range(NamedTuple):
-    """A range of offsets of a partition. `end` is exclusive."""
+    """A range of offsets of a partition, from `start` to before `end`."""
 
     place: TopicPartition
     start: int

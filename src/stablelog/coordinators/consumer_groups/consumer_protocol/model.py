@@ -173,7 +173,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DescribedConsumer:
-    """A member in the answer to ConsumerGroupDescribe."""
+    """A member of a group in the answer to ConsumerGroupDescribe, with its subscription and its assignments."""
 
     member_id: str
     member_epoch: int
