@@ -7,7 +7,8 @@ Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
 class Mute:
-    """The mute of one connection, with its timer.
+    """The mute of one connection: the time during which none of its requests begins, because the client is above a
+    quota.
 
     Args:
         later: calls a function after a number of seconds.

@@ -251,7 +251,7 @@ class MetadataTopic:
                 await self._attempt(partial(_itself, index), trim)
 
     def close(self) -> None:
-        """Shut the thread down."""
+        """End the thread that writes the events."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     # -- the topic -----------------------------------------------------------------------------------------------
