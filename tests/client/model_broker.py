@@ -216,6 +216,10 @@ class ModelBroker:
         producer[2] = True
         return ErrorCode.none
 
+    def open_transaction(self, transactional_id):
+        """Open the transaction of a producer, as its first batch or offset does."""
+        self._producers[transactional_id][2] = True
+
     def commit_joint(self, request, response):
         version, sequence, digest = self._joint.get(request.key, (-1, -1, None))
         if version >= request.version:
@@ -239,9 +243,11 @@ class ModelBroker:
             found[partition] += values
         return self.commit(found)
 
-    def commit(self, values, *, resolved=True):
-        """A transaction of another writer: the values by partition. Returns its commit sequence."""
-        self._last_sequence = sequence = self._last_sequence + 1
+    def commit(self, values, *, resolved=True, is_child=False):
+        """A transaction of another writer: the values by partition. Returns its commit sequence, which is that of the
+        transaction before it if it is another child of the same joint commit.
+        """
+        self._last_sequence = sequence = self._last_sequence + (not is_child)
         if not resolved:
             self.unresolved.add(sequence)
         for partition in sorted(values):

@@ -5,9 +5,14 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.group_writing import add_offsets
-from stablelog.errors import RefusedError, TransactionAbortedError, UnavailableError
+from stablelog.client.core.cluster import Cluster
+from stablelog.client.core.group_writing import GroupWriting, add_offsets
+from stablelog.client.core.keys import WriterKey
+from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError, UnavailableError
+from stablelog.wire.api import ApiKey
+from tests.client import model_broker
 from tests.client.core.scripted import NONE, Brokers, part, reply
+from tests.client.model_broker import ADDRESS, NO_TIME, TOPIC, ModelBroker, ModelShell
 
 OFFSETS = {("t", 0): 5, ("t", 1): 7}
 MEMBER = SimpleNamespace(group_id="g", epoch=3, member_id="m", instance_id="i")
@@ -111,3 +116,146 @@ def test_a_coordinator_that_stays_away_ends_the_call_at_the_deadline():
         UnavailableError, match=r"^adding offsets to the transaction did not succeed within 5 s"
     ):
         add({"TxnOffsetCommit": committed(*[ErrorCode.coordinator_load_in_progress] * 2)})
+
+
+# -- the transaction -------------------------------------------------------------------------------------------------
+
+
+class GroupBroker(ModelBroker):
+    """A broker that takes offsets into transactions.
+
+    Attributes:
+        offsets: the offsets of all requests.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.offsets = {}
+
+    def txn_offset_commit(self, request, response):
+        from kio.schema.txn_offset_commit.v5.response import (
+            TxnOffsetCommitResponsePartition,
+            TxnOffsetCommitResponseTopic,
+        )
+
+        self.open_transaction(request.transactional_id)
+        for topic in request.topics:
+            self.offsets |= {
+                (topic.name, one.partition_index): one.committed_offset for one in topic.partitions
+            }
+        topics = tuple(
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=NONE)
+                    for one in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        return response(throttle_time=NO_TIME, topics=topics)
+
+
+class FakeReading:
+    """A reader of a group with offsets to commit.
+
+    Attributes:
+        ended: the offsets that each end of the transaction has committed; None for none.
+    """
+
+    member = MEMBER
+
+    def __init__(self, offsets):
+        self.offsets, self.ended = offsets, []
+
+    def offsets_to_commit(self, _writer):
+        return self.offsets
+
+    def seek_tokens(self):
+        return {}
+
+    def end_transaction(self, _writer, committed):
+        self.ended.append(committed)
+
+
+class GroupTransaction:
+    def __init__(self, offsets=OFFSETS, fate=lambda _key: None, deadline_s=3):
+        self.broker, self.reading = GroupBroker(), FakeReading(offsets)
+        self.shell = ModelShell(self.broker, fate)
+        self.writing = GroupWriting(
+            self.reading,
+            Cluster(ADDRESS, deadline_s=deadline_s),
+            key=WriterKey(""),
+            timeout_s=1000,
+            now=0,
+            on_end=lambda _: None,
+            release=lambda _: None,
+        )
+
+    def write(self):
+        self.shell.run(self.writing.make_ready(TOPIC))
+        self.writing.records.add_record(TOPIC, b"v", None, (), 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def with_offsets(monkeypatch):
+    monkeypatch.setitem(model_broker.SERVED, ApiKey.TXN_OFFSET_COMMIT, 5)
+
+
+@pytest.mark.parametrize("has_records", [True, False])
+def test_a_commit_has_the_offsets_of_the_reader_with_or_without_records(has_records):
+    txn = GroupTransaction()
+    if has_records:
+        txn.write()
+    assert txn.shell.run(txn.writing.commit()).commit_sequence == 1
+    assert txn.broker.offsets == OFFSETS
+    assert len(txn.broker.visible) == has_records
+    assert set(map(str, txn.reading.ended)) == {str(OFFSETS)}
+
+
+def test_a_transaction_without_records_and_offsets_asks_no_broker():
+    txn = GroupTransaction({})
+    assert txn.shell.run(txn.writing.commit()).commit_sequence == -1
+    assert txn.broker.asked == []
+    assert {} in txn.reading.ended
+
+
+def test_after_an_abort_the_reader_has_committed_nothing():
+    txn = GroupTransaction()
+    txn.shell.run(txn.writing.flush())
+    txn.shell.run(txn.writing.abort())
+    assert set(txn.reading.ended) == {None}
+
+
+def test_the_reader_learns_of_an_abort_that_came_by_itself_and_again_when_the_program_does():
+    txn = GroupTransaction()
+    txn.write()
+    txn.writing.expire()
+    assert txn.reading.ended == [None]
+    for call in (txn.writing.flush, txn.writing.commit):
+        before = len(txn.reading.ended)
+        with pytest.raises(TransactionAbortedError):
+            txn.shell.run(call())
+        assert len(txn.reading.ended) > before
+    assert set(txn.reading.ended) == {None}
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "leave the block"])
+def test_the_reader_goes_back_while_the_outcome_is_unknown(end):
+    txn = GroupTransaction(
+        fate=lambda key: "request" if key in (ApiKey.COMMIT_JOINT, ApiKey.ABORT_JOINT) else None,
+        deadline_s=0.2,
+    )
+    txn.write()
+    with pytest.raises(OutcomeUnknownError):
+        txn.shell.run(txn.writing.commit())
+    assert txn.reading.ended == [None]
+    steps = {
+        "commit": txn.writing.commit,
+        "abort": txn.writing.abort,
+        "leave the block": lambda: txn.writing.end_with_block(None),
+    }[end]
+    with pytest.raises(OutcomeUnknownError):
+        txn.shell.run(steps())
+    assert len(txn.reading.ended) > 1
+    assert set(txn.reading.ended) == {None}

@@ -1,9 +1,11 @@
 """The key of a client's joint commits, and the transactional id of a transaction with it."""
 
+from datetime import timedelta
+
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.core.keys import LOST, WriterKey
+from stablelog.client.core.keys import EPOCH_MAX, LOST, RETENTION_S, WriterKey
 from stablelog.processes import this_process
 from stablelog.wire.extension.children import child_id
 
@@ -28,6 +30,19 @@ def test_each_version_and_each_group_has_a_transactional_id_of_its_own():
     assert len({key.transactional_id for key in keys}) == len(keys)
 
 
-def test_a_key_is_lost_if_another_producer_has_its_transactional_id():
-    assert {ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch} <= LOST
-    assert ErrorCode.coordinator_not_available not in LOST, "the next attempt uses the same key"
+def test_a_key_is_lost_if_another_producer_may_have_its_transactional_id():
+    """With any other code, such as COORDINATOR_NOT_AVAILABLE, the next attempt uses the same key."""
+    assert {
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.concurrent_transactions,
+    } == LOST
+
+
+def test_a_key_is_dropped_before_its_producer_gets_another_id():
+    assert EPOCH_MAX < 2**15 - 1
+
+
+def test_the_broker_remembers_a_key_for_a_day():
+    assert timedelta(seconds=RETENTION_S) == timedelta(days=1)

@@ -3,6 +3,8 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.client.core.joint import JointCommit
+from stablelog.client.core.keys import WriterKey
 from stablelog.client.core.outcomes import (
     WritingState,
     abort_error,
@@ -11,11 +13,14 @@ from stablelog.client.core.outcomes import (
     is_silence,
     lost_outcome,
     naming_group,
+    shared_key_error,
     unknown_outcome,
 )
 from stablelog.errors import (
     AuthenticationError,
+    OutcomeUnknownError,
     RefusedError,
+    TransactionAbortedError,
     UnavailableError,
 )
 
@@ -31,6 +36,12 @@ from stablelog.errors import (
         (RefusedError(ErrorCode.out_of_order_sequence_number, "lost"), True),
         (RefusedError(ErrorCode.message_too_large, "large"), False),
         (AuthenticationError(ErrorCode.sasl_authentication_failed, "who?"), False),
+        (RefusedError(ErrorCode.invalid_producer_epoch, "fenced"), True),
+        (RefusedError(ErrorCode.invalid_producer_id_mapping, "expired"), True),
+        (RefusedError(ErrorCode.concurrent_transactions, "busy"), True),
+        (RefusedError(ErrorCode.invalid_txn_state, "ended"), True),
+        (RefusedError(ErrorCode.transaction_abortable, "to be aborted"), True),
+        (RefusedError(ErrorCode.unknown_producer_id, "lost"), True),
     ],
 )
 def test_an_abort_says_whether_the_same_records_can_be_committed(cause, is_repeatable):
@@ -38,6 +49,11 @@ def test_an_abort_says_whether_the_same_records_can_be_committed(cause, is_repea
     assert isinstance(failure, RefusedError)
     assert isinstance(failure, UnavailableError) == is_repeatable
     assert failure is cause or failure.__cause__ is cause
+
+
+def test_the_error_of_an_abort_that_is_known_stays_the_same_object():
+    aborted = aborted_error("it was late")
+    assert abort_error(aborted) is aborted
 
 
 def test_the_code_of_a_refusal_and_its_words_are_kept_if_the_records_can_be_committed_again():
@@ -69,6 +85,10 @@ def test_only_a_broker_that_does_not_respond_is_silent(cause, is_silent):
         (RefusedError(ErrorCode.message_too_large, "large"), True),
         (RefusedError(ErrorCode.unknown_server_error, "broken off"), False),
         (RefusedError(ErrorCode.topic_authorization_failed, "no right"), False),
+        (RefusedError(ErrorCode.group_authorization_failed, "no right"), False),
+        (RefusedError(ErrorCode.cluster_authorization_failed, "no right"), False),
+        (RefusedError(ErrorCode.transactional_id_authorization_failed, "no right"), False),
+        (RefusedError(ErrorCode.unsupported_version, "another broker"), False),
         (AuthenticationError(ErrorCode.message_too_large, "who?"), False),
     ],
 )
@@ -93,3 +113,15 @@ def test_a_batch_of_a_topic_outside_the_transaction_names_the_group_of_the_trans
 def test_an_outcome_in_doubt_is_not_final():
     finals = {WritingState.COMMITTED, WritingState.ABORTED}
     assert {state for state in WritingState if state.is_final} == finals
+
+
+def test_a_key_with_a_later_version_of_another_writer_says_nothing_of_this_transaction():
+    key = WriterKey("", "name", 3)
+    later = shared_key_error(key, JointCommit(-1, already=True))
+    assert isinstance(later, OutcomeUnknownError)
+    assert "another writer uses the key 'name' of this transaction, and has committed a later version" in str(
+        later
+    )
+    same = shared_key_error(key, JointCommit(0, already=True))
+    assert isinstance(same, TransactionAbortedError)
+    assert "and has committed version 3" in str(same)

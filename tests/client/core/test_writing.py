@@ -7,14 +7,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i16, i64
 
+from stablelog.client.core import writing as core
 from stablelog.client.core.cluster import Cluster
-from stablelog.client.core.keys import WriterKey
+from stablelog.client.core.keys import RETENTION_S, WriterKey
 from stablelog.client.core.outcomes import Committed
+from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.steps import Receive, Send
 from stablelog.client.core.writing import Writing
-from stablelog.errors import OutcomeUnknownError, RefusedError, TransactionAbortedError, UnavailableError
+from stablelog.errors import (
+    OutcomeUnknownError,
+    RefusedError,
+    TransactionAbortedError,
+    UnavailableError,
+    UsageError,
+)
 from stablelog.wire.api import ApiKey
+from tests.client import model_broker
 from tests.client.model_broker import ADDRESS, TOPIC, ModelBroker, ModelShell
 from tests.scale import examples
 
@@ -233,3 +243,196 @@ def test_the_batches_of_all_partitions_are_sent_in_one_request():
     assert shell.broker.asked.count(ApiKey.PRODUCE) == 1
     assert list(map(type, txn.outcomes)) == [Committed]
     assert shell.broker.visible == {tuple(one): b"%d" % n for n, one in enumerate(txn.positions())}
+
+
+# -- the state of the transaction and of its key -----------------------------------------------------------------------
+
+
+def written(shell=None, **settings):
+    txn = Transaction(shell or ModelShell(ModelBroker()), **settings)
+    txn.write(0, b"v")
+    return txn
+
+
+@pytest.mark.parametrize("end", ["late", "torn", "cancelled", "aborted", "another topic"])
+def test_a_transaction_that_cannot_go_on_is_not_ready_for_a_record(end):
+    txn = written()
+    writing, now, topic = txn.writing, txn.shell.now, TOPIC
+    assert writing.is_ready(TOPIC, now)
+    match end:
+        case "late":
+            assert writing.is_ready(TOPIC, writing.deadline)
+            now = writing.deadline + 1
+        case "torn":
+            writing.mark_interrupted()
+        case "cancelled":
+            writing.cancel()
+        case "aborted":
+            txn.shell.run(writing.abort())
+        case _:
+            topic = "another"
+    assert not writing.is_ready(topic, now)
+
+
+@pytest.mark.parametrize(("topic", "error"), [(5, TypeError), ("a b", UsageError)])
+def test_a_topic_that_cannot_exist_is_refused_without_a_request(topic, error):
+    shell = ModelShell(ModelBroker())
+    with pytest.raises(error):
+        shell.run(Transaction(shell).writing.make_ready(topic))
+    assert shell.broker.asked == []
+
+
+def test_a_transaction_that_is_open_for_too_long_is_aborted_by_the_next_call():
+    txn = written()
+    txn.shell.now = txn.writing.deadline + 1
+    with pytest.raises(TransactionAbortedError, match="it was open for longer than its timeout of 1000 s"):
+        txn.shell.run(txn.writing.flush())
+    assert txn.writing.status == "aborted"
+
+
+def test_the_state_in_words_has_the_commit_sequence_if_there_is_one():
+    empty = Transaction(ModelShell(ModelBroker()))
+    assert empty.writing.status == "open"
+    empty.shell.run(empty.writing.commit())
+    assert empty.writing.status == "committed"
+    txn = written()
+    txn.shell.run(txn.writing.commit())
+    assert txn.writing.status == "committed as 1"
+    assert not txn.writing.is_in_doubt
+
+
+def test_an_abort_within_a_block_leaves_the_block_without_an_error():
+    txn = written()
+    txn.shell.run(txn.writing.abort())
+    txn.shell.run(txn.writing.end_with_block(None))
+    assert txn.shell.broker.visible == {}
+
+
+def test_after_an_abort_the_key_waits_for_the_markers_and_no_bytes_of_records_are_kept():
+    txn = written()
+    txn.shell.run(txn.writing.flush())
+    txn.write(0, b"unsent")
+    kept = txn.writing.records.partitions[TOPIC, 0]
+    txn.shell.run(txn.writing.abort())
+    assert (txn.writing.is_key_free, txn.writing.key.may_be_ending) == (True, True)
+    assert [batch.count for batch in kept.unsent] == [0]
+
+
+def test_a_transaction_that_expires_leaves_its_key_to_wait_for_the_markers():
+    txn = written()
+    txn.shell.run(txn.writing.flush())
+    txn.writing.expire()
+    assert (txn.writing.is_key_free, txn.writing.key.may_be_ending) == (True, True)
+    assert [type(one) for one in txn.outcomes] == [TransactionAbortedError]
+
+
+def test_a_key_whose_producer_has_few_epochs_left_is_dropped(monkeypatch):
+    monkeypatch.setattr(core, "EPOCH_MAX", 0)
+    txn = written()
+    txn.shell.run(txn.writing.commit())
+    assert not txn.writing.is_key_free
+
+
+def test_a_key_that_another_producer_uses_is_dropped():
+    txn = written()
+    shell, writing = txn.shell, txn.writing
+    shell.run(writing.flush())
+    other = BatchProducer(Cluster(ADDRESS), writing.transactional_id)
+    shell.run(other.begin())
+    txn.write(0, b"fenced")
+    with pytest.raises(TransactionAbortedError):
+        shell.run(writing.flush())
+    assert not writing.is_key_free
+
+
+def test_a_key_under_which_another_writer_has_committed_is_told():
+    """A virtual machine was cloned with a running client."""
+    shell = ModelShell(ModelBroker())
+    first, second = (written(shell, key=WriterKey("", "same")) for _ in range(2))
+    shell.run(first.writing.commit())
+    with pytest.raises(
+        TransactionAbortedError, match="another writer uses the key 'same' of this transaction"
+    ):
+        shell.run(second.writing.commit())
+    assert len(shell.broker.visible) == 1
+    assert [type(one) for one in second.outcomes] == [TransactionAbortedError]
+
+
+def test_at_kafka_a_committed_key_waits_for_the_markers(monkeypatch):
+    """Kafka responds to EndTxn before it has written them. A stablelog broker does not."""
+    txn = written()
+    txn.shell.run(txn.writing.commit())
+    assert not txn.writing.key.may_be_ending
+    monkeypatch.delitem(model_broker.SERVED, ApiKey.COMMIT_JOINT)
+    monkeypatch.setitem(model_broker.SERVED, ApiKey.END_TXN, 5)
+    txn = written(ModelShell(KafkaBroker()))
+    txn.shell.run(txn.writing.commit())
+    assert (txn.writing.status, txn.writing.is_key_free) == ("committed", True)
+    assert txn.writing.key.may_be_ending
+
+
+class KafkaBroker(ModelBroker):
+    """A broker without joint commits."""
+
+    def end_txn(self, request, response):
+        return response(
+            throttle_time=model_broker.NO_TIME,
+            error_code=ErrorCode.none,
+            producer_id=i64(request.producer_id),
+            producer_epoch=i16(request.producer_epoch + 1),
+        )
+
+
+# -- a broker that does not answer -----------------------------------------------------------------------------------
+
+
+def test_no_abort_is_requested_of_a_broker_that_does_not_respond():
+    """The call would only wait twice as long."""
+    silent = []
+    txn = written(ModelShell(ModelBroker(), lambda key: "request" if silent and key is not None else None))
+    txn.shell.run(txn.writing.flush())
+    silent.append(True)
+    txn.write(0, b"lost")
+    began = txn.shell.now
+    with pytest.raises(TransactionAbortedError):
+        txn.shell.run(txn.writing.flush())
+    assert ApiKey.ABORT_JOINT not in txn.shell.broker.asked
+    assert txn.shell.now - began < 2 * txn.writing.cluster.deadline_s
+
+
+def test_a_commit_that_is_in_doubt_for_half_the_time_of_a_key_stays_so():
+    lost = ["answer"]
+    txn = written(
+        ModelShell(ModelBroker(), lambda key: lost.pop() if lost and key == ApiKey.COMMIT_JOINT else None),
+        deadline_s=0,
+    )
+    with pytest.raises(OutcomeUnknownError, match="Call commit"):
+        txn.shell.run(txn.writing.commit())
+    assert txn.writing.is_in_doubt
+    assert not txn.writing.is_key_free
+    txn.shell.now += RETENTION_S
+    txn.shell.broker.commit_joint = lambda _request, response: response(
+        error_code=ErrorCode.invalid_txn_state, error_message="the child is not open"
+    )
+    with pytest.raises(OutcomeUnknownError, match="the broker no longer remembers it"):
+        txn.shell.run(txn.writing.commit())
+
+
+def test_a_cancelled_transaction_tells_whether_it_was_cancelled_before_and_lets_later_calls_retry():
+    txn = written()
+    txn.shell.run(txn.writing.flush())
+    assert [txn.writing.cancel() for _ in range(2)] == [True, False]
+    assert txn.writing.cluster.are_retries_cancelled
+    txn.shell.run(txn.writing.end_with_block(asyncio.CancelledError()))
+    assert not txn.writing.cluster.are_retries_cancelled
+    assert txn.writing.status == "aborted"
+
+
+def test_a_topic_that_is_denied_is_told_with_the_group_of_the_transaction():
+    class Denying(ModelBroker):
+        def _append(self, _transactional_id, _partition, _records):
+            return ErrorCode.topic_authorization_failed
+
+    txn = written(ModelShell(Denying()), key=WriterKey("g"))
+    with pytest.raises(RefusedError, match="the transaction was begun with group='g': appending to"):
+        txn.shell.run(txn.writing.flush())

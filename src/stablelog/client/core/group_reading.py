@@ -295,9 +295,7 @@ class GroupReading:
     def _seekable_partitions(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
         """Return the assigned partitions of a topic (None: of all topics), or one partition of it, for a seek."""
         targets = [
-            one
-            for one in self._reader.positions
-            if topic in (None, one[0]) and partition in (None, one[1]) and one not in self.leaving
+            one for one in self._reader.positions if topic in (None, one[0]) and partition in (None, one[1])
         ]
         if not targets:
             what = "no partition" if topic is None else f"no partition of {topic}"

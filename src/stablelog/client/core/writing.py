@@ -238,7 +238,6 @@ class Writing:
             if self.producer is None:
                 return self._set_committed(-1)
             self._state, self._asked_at = WritingState.IN_DOUBT, now
-            self.is_key_free = False
         if self.failure is not None:
             raise self.failure
         if self._commit_sequence is None:
