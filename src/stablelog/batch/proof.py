@@ -4,7 +4,7 @@ A proven batch has exactly as many records as its header says, with the offset d
 lengths fit. Every Kafka client can decode such records. The proof makes no object of a record, because a broker proves
 each batch that it gets. Records are proven in three ways, from the slowest to the fastest:
 
-- `_read_head` and `_read_headers` decode one record with all checks, and find what is wrong with it.
+- `read_fields` and `read_headers` decode one record with all checks, and find what is wrong with it.
 - `_walk` passes over records of the usual form, whose lengths take at most two bytes. It stops before any other record.
 - `_run_length` proves records of equal size at once. The bytes that decide about the structure of a record stand at the
   same places in all of them. If they are equal to those of a decoded record, the structure is the same. Slices with a
@@ -16,15 +16,21 @@ Format: docs/formats.md, "Record".  Source: Kafka's DefaultRecord.readFrom and L
 from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
+from stablelog.batch.record_fields import (
+    LONG_SIZE_MAX,
+    ONE_BYTE,
+    PLACES_MAX,
+    RecordFields,
+    read_fields,
+    read_headers,
+    wrong_record,
+)
 from stablelog.errors import DamageError
 from stablelog.varint import encode_varint, read_varint
 
 PORTION: Final = 1000  # records and headers that are proven without a break; they take about 1 ms
 NO_RECORD: Final = -1
 
-_INT_SIZE_MAX: Final = 5  # bytes of a varint of 32 bits; the last has four bits
-_LONG_SIZE_MAX: Final = 10  # bytes of a varint of 64 bits; the last has one bit
-_ONE_BYTE: Final = 1 << 7  # a varint of one byte is less than this, before its sign is decoded
 _TWO_BYTES: Final = 1 << 14
 _THREE_BYTES: Final = 1 << 21
 # After a search for records of equal size that finds none, so many records are walked before the next search, and twice
@@ -32,13 +38,12 @@ _THREE_BYTES: Final = 1 << 21
 _PAUSE_MIN: Final = 16
 _PAUSE_MAX: Final = 256
 _RUN_MIN: Final = 24  # fewer records are proven faster one by one
-_PLACES_MAX: Final = 40  # records with more bytes that decide about their structure are proven one by one
 # The offset deltas of a block of this many records differ only in the two low bytes of their varints. These bytes are:
 _BLOCK: Final = 1 << 13
 _LOW: Final = bytes(2 * delta & 0x7F | 0x80 for delta in range(_BLOCK))
 _HIGH: Final = bytes(2 * delta >> 7 for delta in range(_BLOCK))
 _HIGH_CONTINUED: Final = bytes(byte | 0x80 for byte in _HIGH)
-_ONE_BYTE_DELTAS: Final = bytes(range(0, _ONE_BYTE, 2))
+_ONE_BYTE_DELTAS: Final = bytes(range(0, ONE_BYTE, 2))
 _CONTINUED: Final = bytes(range(0x80, 0x100))  # the bytes of a varint that another byte follows
 _LAST: Final = bytes(range(0x80))
 
@@ -54,38 +59,6 @@ class Proven(NamedTuple):
 
     keyless: int
     time_size: int
-
-
-class _Head(NamedTuple):
-    """The positions of a record's fields up to its headers. Each field begins where the one before ends.
-
-    Attributes:
-        begin: the beginning of the length field.
-        attributes: the position of the attributes byte. The timestamp delta follows.
-        end: the end of the record, exclusive.
-        delta: the beginning of the offset delta.
-        key_size: the beginning of the key's length field.
-        key: the beginning of the key.
-        value_size: the beginning of the value's length field.
-        value: the beginning of the value.
-        header_count: the beginning of the field with the number of headers.
-        headers: the beginning of the first header.
-        headers_left: the number of headers.
-        is_keyless: whether the key is null.
-    """
-
-    begin: int
-    attributes: int
-    end: int
-    delta: int
-    key_size: int
-    key: int
-    value_size: int
-    value: int
-    header_count: int
-    headers: int
-    headers_left: int
-    is_keyless: bool
 
 
 def prove(data: bytes, count: int) -> Proven:
@@ -138,7 +111,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
                 keyless = without_key
             if number == stop:
                 continue
-        head = _read_head(data, at, number)
+        head = read_fields(data, at, number)
         places: list[int] = []
         after, headers_left = head.headers, head.headers_left
         while headers_left:
@@ -150,7 +123,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
             headers_left -= some
             left -= some
         if after != head.end:
-            raise _wrong(number, f"{head.end - after} bytes follow its last field")
+            raise wrong_record(number, f"{head.end - after} bytes follow its last field")
         if keyless == NO_RECORD and head.is_keyless:
             keyless = number
         time_size = max(time_size, head.delta - head.attributes - 1)
@@ -176,10 +149,6 @@ def time_deltas(data: bytes) -> Iterator[int]:
         size, at = read_varint(data, at)
         yield read_varint(data, at + 1)[0]
         at += size
-
-
-def _wrong(number: int, why: str) -> DamageError:
-    return DamageError(f"record {number} of a batch is not valid: {why}")
 
 
 def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, int, int]:
@@ -248,7 +217,7 @@ def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, 
             at += 1
             if headers:
                 header_count += headers >> 1
-                if headers & 1 or headers >= _ONE_BYTE or header_count > PORTION:
+                if headers & 1 or headers >= ONE_BYTE or header_count > PORTION:
                     break
                 at = _pass_headers(data, at, headers >> 1)
             if at != end or size & 1:
@@ -264,7 +233,7 @@ def _pass_headers(data: bytes, at: int, count: int) -> int:
     """Return the position after `count` headers that begin at `at`; -1 if one of them does not have the usual form."""
     for _ in range(count):
         name = data[at]
-        if name & 1 or name >= _ONE_BYTE:
+        if name & 1 or name >= ONE_BYTE:
             return -1
         at += 1 + (name >> 1)
         value = data[at]
@@ -279,131 +248,27 @@ def _pass_headers(data: bytes, at: int, count: int) -> int:
     return at
 
 
-def _read_int(data: bytes, at: int, end: int, number: int) -> tuple[int, int]:
-    """Read a varint of 32 bits. Return its value, and the position after it."""
-    value = shift = 0
-    for place in range(at, min(at + _INT_SIZE_MAX, end)):
-        byte = data[place]
-        value |= (byte & 0x7F) << shift
-        if byte < _ONE_BYTE:
-            if value >> 32:
-                break
-            return (value >> 1) ^ -(value & 1), place + 1
-        shift += 7
-    raise _wrong(number, "a varint is incomplete, or has more than 32 bits")
-
-
-def _after_long(data: bytes, at: int, end: int, number: int) -> int:
-    """Return the position after the varint of up to 64 bits that begins at `at`."""
-    for place in range(at, min(at + _LONG_SIZE_MAX, end)):
-        byte = data[place]
-        if byte < _ONE_BYTE:
-            if place == at + _LONG_SIZE_MAX - 1 and byte > 1:
-                break
-            return place + 1
-    raise _wrong(number, "its timestamp delta is incomplete, or has more than 64 bits")
-
-
-def _read_size(data: bytes, at: int, end: int, number: int, what: str) -> tuple[int, int, int]:
-    """Read the length field of a key, a value or a header.
-
-    Args:
-        data: the decompressed records of the batch.
-        at: the position of the length field.
-        end: the end of the record, exclusive.
-        number: the number of the record, for error messages.
-        what: the name of the field, for error messages.
-
-    Returns:
-        Three values: the length, or -1 for a null; and the beginning and the end of the bytes that follow.
-    """
-    size, at = _read_int(data, at, end, number)
-    if not -1 <= size <= end - at:
-        raise _wrong(number, f"its {what} has a size of {size} bytes, and {end - at} bytes are left")
-    return size, at, at + max(size, 0)
-
-
-def _read_head(data: bytes, begin: int, number: int) -> _Head:
-    """Decode the record that begins at `begin`, up to its headers.
-
-    Raises:
-        DamageError: the record is not valid, or has not the offset delta `number`.
-    """
-    size, attributes = _read_int(data, begin, len(data), number)
-    end = attributes + size
-    if not 0 < size <= len(data) - attributes:
-        raise _wrong(
-            number, f"its size is {size} bytes, and {len(data) - attributes} bytes are left in the batch"
-        )
-    if data[attributes] >= _ONE_BYTE:
-        # kafka-python and aiokafka read the attributes as a varint, and Java as a byte. Kafka defines no bit of them.
-        raise _wrong(
-            number, f"its attributes are {data[attributes]:#04x}, which some clients take for two bytes"
-        )
-    delta_at = _after_long(data, attributes + 1, end, number)
-    delta, key_size_at = _read_int(data, delta_at, end, number)
-    if delta != number:
-        raise _wrong(number, f"its offset delta is {delta}")
-    key_size, key, value_size_at = _read_size(data, key_size_at, end, number, "key")
-    _, value, count_at = _read_size(data, value_size_at, end, number, "value")
-    header_count, headers = _read_int(data, count_at, end, number)
-    if not 0 <= header_count <= end - headers:
-        raise _wrong(number, f"it has {header_count} headers in {end - headers} bytes")
-    return _Head(
-        begin,
-        attributes,
-        end,
-        delta_at,
-        key_size_at,
-        key,
-        value_size_at,
-        value,
-        count_at,
-        headers,
-        header_count,
-        key_size < 0,
-    )
-
-
-def _after_headers(data: bytes, at: int, head: _Head, count: int, number: int, places: list[int]) -> int:
+def _after_headers(
+    data: bytes, at: int, head: RecordFields, count: int, number: int, places: list[int]
+) -> int:
     """Prove `count` headers of a record, which begin at `at`, and return the position after them. If the record has few
     headers, also append the positions of their lengths to `places`, because `_run_length` needs them.
 
     Raises:
         DamageError: a header is not valid.
     """
-    if head.headers_left > _PLACES_MAX:
+    if head.headers_left > PLACES_MAX:
         try:
             after = _pass_headers(data, at, count)
         except IndexError:
             after = -1
         if 0 <= after <= head.end:
-            places[:] = range(_PLACES_MAX + 1)  # too many
+            places[:] = range(PLACES_MAX + 1)  # too many
             return after
-    return _read_headers(data, at, head, count, number, places)
+    return read_headers(data, at, head, count, number, places)
 
 
-def _read_headers(data: bytes, at: int, head: _Head, count: int, number: int, places: list[int]) -> int:
-    """Decode `count` headers of a record, which begin at `at`, and return the position after them. Also append the
-    positions of their lengths to `places`. When `places` has more than _PLACES_MAX positions, no further ones are
-    appended.
-
-    Raises:
-        DamageError: a header is not valid.
-    """
-    for _ in range(count):
-        name_size, name, value_size_at = _read_size(data, at, head.end, number, "header's name")
-        if name_size < 0:
-            raise _wrong(number, "a header has no name")
-        _, value, after = _read_size(data, value_size_at, head.end, number, "header's value")
-        if len(places) <= _PLACES_MAX:
-            places += range(at, name)
-            places += range(value_size_at, value)
-        at = after
-    return at
-
-
-def _run_length(data: bytes, number: int, count: int, head: _Head, header_places: list[int]) -> int:
+def _run_length(data: bytes, number: int, count: int, head: RecordFields, header_places: list[int]) -> int:
     """Return how many records from record `number` on are proven by comparison with it, because they have the same size
     and the same structure. Record `number` itself is counted, so the result is at least 1.
 
@@ -425,7 +290,7 @@ def _run_length(data: bytes, number: int, count: int, head: _Head, header_places
         *header_places,
         *range(head.delta + len(deltas), head.key_size),
     ]
-    if len(fixed) > _PLACES_MAX or not deltas or time_last - head.attributes == _LONG_SIZE_MAX:
+    if len(fixed) > PLACES_MAX or not deltas or time_last - head.attributes == LONG_SIZE_MAX:
         return 1
     rows = min(count - number, (len(data) - begin) // size, len(deltas[0]))
     # The first look is at few records: most often the sizes differ, or all are equal.
@@ -450,7 +315,7 @@ def _run_length(data: bytes, number: int, count: int, head: _Head, header_places
     return rows if rows >= _RUN_MIN else 1
 
 
-def _delta_columns(number: int, head: _Head) -> tuple[bytes, ...]:
+def _delta_columns(number: int, head: RecordFields) -> tuple[bytes, ...]:
     """Return the bytes that the offset deltas of the records from `number` on must have, so that many records can be
     compared at once.
 
@@ -462,7 +327,7 @@ def _delta_columns(number: int, head: _Head) -> tuple[bytes, ...]:
     """
     if head.key_size - head.delta != len(encode_varint(number)):
         return ()
-    if 2 * number < _ONE_BYTE:
+    if 2 * number < ONE_BYTE:
         return (_ONE_BYTE_DELTAS[number:],)
     row = number % _BLOCK
     return (_LOW[row:], _HIGH[row:] if number < _BLOCK else _HIGH_CONTINUED[row:])
