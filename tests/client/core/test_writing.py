@@ -388,16 +388,29 @@ class KafkaBroker(ModelBroker):
 
 def test_no_abort_is_requested_of_a_broker_that_does_not_respond():
     """The call would only wait twice as long."""
-    silent = []
-    txn = written(ModelShell(ModelBroker(), lambda key: "request" if silent and key is not None else None))
+    is_silent = False
+    txn = written(ModelShell(ModelBroker(), lambda key: "request" if is_silent and key is not None else None))
     txn.shell.run(txn.writing.flush())
-    silent.append(True)
+    is_silent = True
     txn.write(0, b"lost")
     began = txn.shell.now
     with pytest.raises(TransactionAbortedError):
         txn.shell.run(txn.writing.flush())
-    assert ApiKey.ABORT_JOINT not in txn.shell.broker.asked
-    assert txn.shell.now - began < 2 * txn.writing.cluster.deadline_s
+    deadline_s = txn.writing.cluster.deadline_s
+    assert deadline_s / 2 < txn.shell.now - began < 1.5 * deadline_s
+
+
+def test_the_abort_of_a_cancelled_transaction_waits_for_a_moment_only():
+    limits = []
+    shell = ModelShell(ModelBroker(), at_effect=lambda: limits.append(txn.writing.cluster.until))
+    txn = Transaction(shell)
+    txn.write(0, b"v")
+    shell.run(txn.writing.flush())
+    txn.writing.cancel()
+    limits.clear()
+    shell.run(txn.writing.end_with_block(asyncio.CancelledError()))
+    assert ApiKey.ABORT_JOINT in shell.broker.asked
+    assert max(limit for limit in limits if limit is not None) <= shell.now + core.CANCEL_S
 
 
 def test_a_commit_that_is_in_doubt_for_half_the_time_of_a_key_stays_so():
