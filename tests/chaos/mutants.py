@@ -71,7 +71,7 @@ def offsets_of_committed_transactions_are_lost(ended):
 
 def the_start_of_the_log_is_forgotten_at_a_restart(_read_log_start):
     def mutant(self, bases):
-        self._log_start = bases[0] if bases else 0
+        self.log_start = bases[0] if bases else 0
         return True
 
     return mutant

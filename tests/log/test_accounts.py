@@ -261,7 +261,7 @@ def compacting():
     def compact(title, **arguments):
         work = log.compact(**arguments)
         told.tell(
-            f"{title}: {work.key_count} keys, {work.read_size} read, {work.written_size} written, to {work.end_offset}"
+            f"{title}: {len(work.latest)} keys, {work.read_size} read, {work.written_size} written, to {work.end_offset}"
         )
 
     compact("first pass")

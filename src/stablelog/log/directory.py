@@ -17,6 +17,7 @@ from stablelog.log.files.names import (
     PRODUCERS,
     SNAPSHOT,
     SUMMARY,
+    SegmentName,
     log_offsets,
     snapshot_offsets,
 )
@@ -49,6 +50,10 @@ class PartitionDirectory:
     def path(self, offset: int, suffix: str) -> Path:
         """The path of the partition's file with this offset and suffix."""
         return self.listing.path(f"{offset:020d}{suffix}")
+
+    def segment_name(self, base_offset: int) -> SegmentName:
+        """The name of a segment, which need not exist."""
+        return SegmentName.of(self.listing.directory, base_offset)
 
     def summary(self, base_offset: int) -> Summary | None:
         """The summary of a segment; None if the file is missing or damaged, or belongs to another segment."""

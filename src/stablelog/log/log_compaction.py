@@ -148,8 +148,9 @@ class LogCompaction:
             )
             partition.availability.mark_failed(failure)
             raise failure from error
-        replaced = segments.with_replaced(place, count, fresh)
-        partition.log.replace_segments(replaced, summary.base_offset, summary.end_offset)
+        partition.log.replace_segments(
+            segments.with_replaced(place, count, fresh), summary.base_offset, summary.end_offset
+        )
         return True
 
     def end_pass(self, work: Pass) -> None:

@@ -414,7 +414,7 @@ class Partition:
             is_durable = self.end_offset == self.high_watermark == self.log.synced_offset
             if not is_durable or not self.log.is_ready_to_close():
                 self._make_durable()
-            self.deletion.remove_all_deleted()
+            self.deletion.pending.purge_all()
         self.availability.mark_closed()
         self._close_files()
 

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.compression import check_framing, decompress
-from stablelog.batch.filtering import RawRecord, walk_decompressed
+from stablelog.batch.filtering import walk_decompressed
 from stablelog.batch.header import HEADER, BatchHeader, Codec
 from stablelog.batch.proof import NO_RECORD, prove_in_portions, time_deltas
 from stablelog.env.disk import Buffer
@@ -36,9 +36,10 @@ PORTION = 500  # records that are checked for their keys and timestamps without 
 
 def needs_records(config: LogConfig) -> bool:
     """Whether the records of each client's batch must be decompressed and checked, by the topic's settings."""
-    is_oldest_limited = config.message_timestamp_before_ms_max != UNLIMITED_MS
     return (
-        config.proves_records or config.is_compacted or (is_oldest_limited and not config.is_log_append_time)
+        config.proves_records
+        or config.is_compacted
+        or (config.message_timestamp_before_ms_max != UNLIMITED_MS and not config.is_log_append_time)
     )
 
 
@@ -121,7 +122,6 @@ def _check_in_portions(
     except DamageError as damaged:
         raise _damaged(damaged) from damaged
     is_key_missing = config.is_compacted and proven.keyless != NO_RECORD
-    found: list[tuple[ErrorCode, InvalidRecord]] = []
     if not is_key_missing and not config.is_log_append_time:
         greatest = 1 << (7 * proven.time_size - 1)
         if _are_within((-greatest, greatest), header, config, wall_ms):
@@ -133,20 +133,23 @@ def _check_in_portions(
                 yield
         else:
             return
+    found: list[InvalidRecord] = []
+    code = ErrorCode.invalid_record
     for number, record in enumerate(walk_decompressed(plain, header)):
-        error = _error(record, topic, config, wall_ms)
-        if error is not None:
-            found.append((error[0], InvalidRecord(number, error[1])))
+        if config.is_compacted and record.key is None:
+            why = f"the record has no key; topic {topic} is compacted, so each record needs a key"
+            found.append(InvalidRecord(number, why))
+        elif not config.is_log_append_time:
+            late = wrong_time(record.timestamp_ms, topic, config, wall_ms)
+            if late is not None:
+                found.append(InvalidRecord(number, late))
+                code = ErrorCode.invalid_timestamp
         if len(found) == ERRORS_MAX:
             break
         if number % PORTION == 0:
             yield
     if found:
-        codes = {code for code, _ in found}
-        code = (
-            ErrorCode.invalid_timestamp if ErrorCode.invalid_timestamp in codes else ErrorCode.invalid_record
-        )
-        raise _refused(code, [error for _, error in found], header)
+        raise _refused(code, found, header)
 
 
 def _are_within(deltas: Iterable[int], header: BatchHeader, config: LogConfig, wall_ms: int) -> bool:
@@ -180,19 +183,6 @@ def _refused(code: ErrorCode, errors: Sequence[InvalidRecord], header: BatchHead
         f"{count} of {header.record_count} records are not valid, so the batch is refused; record {first.number}: {first.why}",
         errors,
     )
-
-
-def _error(record: RawRecord, topic: str, config: LogConfig, wall_ms: int) -> tuple[ErrorCode, str] | None:
-    """Check the key and the timestamp of a record. Return (error code, reason in words) if the record is not valid;
-    None if it is valid.
-    """
-    if config.is_compacted and record.key is None:
-        why = f"the record has no key; topic {topic} is compacted, so each record needs a key"
-        return ErrorCode.invalid_record, why
-    if config.is_log_append_time:
-        return None
-    late = wrong_time(record.timestamp_ms, topic, config, wall_ms)
-    return None if late is None else (ErrorCode.invalid_timestamp, late)
 
 
 def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, wall_ms: int) -> str | None:

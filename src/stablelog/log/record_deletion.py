@@ -25,12 +25,15 @@ class RecordDeletion:
         disk: the disk of the partition.
         partition: the partition.
         order: records where the view of a commit-ordered partition begins; None for a partition in offset order.
+
+    Attributes:
+        pending: the files of deleted segments that were not removed yet.
     """
 
     def __init__(self, disk: Disk, partition: OpenLog, order: Order | None) -> None:
         self._partition: OpenLog = weakref.proxy(partition)  # see `OpenLog`
         self._order = order
-        self._pending = PendingDeletes(disk, partition.directory)
+        self.pending = PendingDeletes(disk, partition.directory)
 
     # -- by a request ------------------------------------------------------------------------------------------
 
@@ -147,14 +150,15 @@ class RecordDeletion:
             too_old = count_too_old(segments, config, now_ms, wall_ms)
             if too_old == len(segments) and high_watermark == partition.end_offset:
                 partition.log.roll(now_ms)  # the next call deletes the sealed segment, after a sync
-            expired_count = max(too_old, count_too_much(segments, config))
-            expired_count = min(expired_count, count_durable(segments, high_watermark))
+            expired_count = min(
+                max(too_old, count_too_much(segments, config)), count_durable(segments, high_watermark)
+            )
             start_offset = segments[expired_count].base_offset if expired_count else 0
             if partition.remote is None:
-                count = max(count, segments.place_of(self._expire_records_before(start_offset)))
+                expired_count = segments.place_of(self._expire_records_before(start_offset))
             else:
-                remote_count = self._apply_remote_retention(partition.remote, start_offset, now_ms, wall_ms)
-                count = max(count, remote_count)
+                expired_count = self._apply_remote_retention(partition.remote, start_offset, now_ms, wall_ms)
+            count = max(count, expired_count)
         return self._delete_segments(count, due_ms=now_ms + config.file_delete_delay_ms)
 
     def _apply_remote_retention(
@@ -179,8 +183,9 @@ class RecordDeletion:
         if config.is_copy_disabled or not config.is_tiered:
             return expired_count
         local = config.local
-        too_old = count_too_old(segments, local, now_ms, wall_ms, is_local=True)
-        local_count = max(too_old, count_too_much(segments, local))
+        local_count = max(
+            count_too_old(segments, local, now_ms, wall_ms, is_local=True), count_too_much(segments, local)
+        )
         copied_count = len(segments) - len(only_local)
         if view is not None and copied_count:
             # The commit indexes of segments that are not in the store can be rebuilt only from the local log. So the
@@ -205,7 +210,7 @@ class RecordDeletion:
         try:
             for segment in gone:
                 segment.close()
-            self._pending.add(gone, segments[0].base_offset, due_ms)
+            self.pending.add(gone, segments[0].base_offset, due_ms)
         finally:
             if view is not None:
                 view.forget_deleted()
@@ -217,13 +222,7 @@ class RecordDeletion:
         call continues.
         """
         self._partition.availability.check_open()
-        return self._pending.purge(now_ms)
-
-    def remove_all_deleted(self) -> None:
-        """Remove and close the files of all deleted segments at once, without the delay `file.delete.delay.ms`. Raises
-        DiskError.
-        """
-        self._pending.purge_all()
+        return self.pending.purge(now_ms)
 
     # -- producers ---------------------------------------------------------------------------------------------
 

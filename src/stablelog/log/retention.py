@@ -90,8 +90,8 @@ class PendingDeletes:
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
-        # (the time when the files are due for removal, their paths), oldest first.
-        self._pending: deque[tuple[int, list[Path]]] = deque()
+        # (the time when a file is due for removal, its path), oldest first.
+        self._pending: deque[tuple[int, Path]] = deque()
 
     def add(self, segments: list[Segment], before_offset: int, due_ms: int) -> None:
         """Rename the files of deleted segments, and schedule their removal.
@@ -105,25 +105,17 @@ class PendingDeletes:
             DiskError: the directory cannot be listed; the next recovery removes the files.
         """
         stems = {f"{segment.base_offset:020d}" for segment in segments}
-        marked: list[Path] = []
-        self._pending.append((due_ms, marked))
         for name in self._disk.list_dir(self._directory):
             of_segment = name.partition(".")[0] in stems and name.endswith(SEGMENT_SUFFIXES)
             if of_segment or (is_snapshot(name) and offset_of(name) < before_offset):
-                marked.append(self._marked(self._directory / name))
-
-    def _marked(self, path: Path) -> Path:
-        """Add the suffix `.deleted` to the name of a file. Return the new path, or the old path if the disk refuses to
-        rename the file.
-        """
-        marked = path.with_name(f"{path.name}{DELETED}")
-        try:
-            self._disk.rename(path, marked)
-        except DiskError:
-            # The file keeps its name, and is removed at the same time as the renamed files. After a crash, the next
-            # start removes it, because its offset is before the log start offset.
-            return path
-        return marked
+                path, marked = self._directory / name, self._directory / f"{name}{DELETED}"
+                # If the disk refuses to rename the file, it keeps its name, and is removed at the same time as the
+                # renamed files. After a crash, the next start removes it, because its offset is before the log start
+                # offset.
+                with contextlib.suppress(DiskError):
+                    self._disk.rename(path, marked)
+                    path = marked
+                self._pending.append((due_ms, path))
 
     def purge(self, now_ms: int) -> list[File]:
         """Remove the files of deleted segments that are due, up to `HELD_MAX` log files in one call.
@@ -137,17 +129,13 @@ class PendingDeletes:
         """
         removed: list[File] = []
         try:
-            while self._pending and self._pending[0][0] <= now_ms:
-                paths = self._pending[0][1]
-                while paths:
-                    if len(removed) == HELD_MAX:
-                        return removed
-                    if is_log(paths[-1].name.removesuffix(DELETED)):
-                        with contextlib.suppress(DiskError, FileNotFoundError):
-                            # A file that cannot be opened is removed all the same.
-                            removed.append(self._disk.open(paths[-1]))
-                    self._disk.remove(paths[-1])
-                    paths.pop()
+            while self._pending and self._pending[0][0] <= now_ms and len(removed) < HELD_MAX:
+                path = self._pending[0][1]
+                if is_log(path.name.removesuffix(DELETED)):
+                    with contextlib.suppress(DiskError, FileNotFoundError):
+                        # A file that cannot be opened is removed all the same.
+                        removed.append(self._disk.open(path))
+                self._disk.remove(path)
                 self._pending.popleft()
         except DiskError:
             close_all(removed)

@@ -4,6 +4,7 @@ Format: docs/formats.md, "The manifest", the field `published`.
 """
 
 import uuid
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
 from stablelog.errors import DamageError, UnknownFormatError, in_words
@@ -47,7 +48,7 @@ class Published(NamedTuple):
             "time_ms": self.time_ms,
             "partition_count": self.partition_count,
             "configs": self.configs,
-            "restored": None if self.restored is None else self.restored.fields(),
+            "restored": None if self.restored is None else asdict(self.restored),
             **({"view_start": self.view_start} if self.view_start else {}),
             "topic_id": str(self.topic_id),
             "partition": self.partition,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
 from stablelog.errors import DamageError
-from stablelog.log.compaction import aborted_data, rewriter
+from stablelog.log.compaction import aborted_data, policy, rewriter
 from stablelog.log.compaction.aborted_data import RewrittenLog, without_aborted
 from stablelog.log.files.names import INDEX_SUFFIXES, LOG, SUMMARY
 from stablelog.log.indexes.transaction_index import TransactionIndex
@@ -187,7 +187,7 @@ def test_the_result_does_not_depend_on_how_many_entries_are_read_at_a_time(monke
     words = "P1 P2 P3 P1 P1a P1 P2 P1a P3a P1 P1 P1a P2a P1 P2 P3 P1c P2c P3c |"
     whole = left(words)
     assert whole == "13:P1 14:P2 15:P3 16:P1c 17:P2c 18:P3c"
-    monkeypatch.setattr(aborted_data, "WINDOW", 0)
+    monkeypatch.setattr(policy, "WINDOW", 0)
     assert left(words) == whole
 
 

@@ -12,7 +12,7 @@ from stablelog.batch.filtering import without_records
 from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.log.recovery import tail
-from stablelog.log.recovery.tail import batches_after_damage, copy_segment, copy_tail, lost_batches
+from stablelog.log.recovery.tail import batches_after_damage, keep_tail, lost_batches
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.test_damage import path_of
 from tests.log.timeline import DIRECTORY, NOW_MS
@@ -269,18 +269,28 @@ def test_the_bytes_from_a_position_on_are_kept_once_and_beside_those_that_were_k
 ):
     monkeypatch.setattr(tail, "COPY_SIZE", copy_size)
     disk = CountingFile(bytes(range(50))).disk
-    assert copy_tail(disk, PATH, 20) == PATH.with_suffix(".cut")
+
+    def copy_of_tail(position):
+        (cut,) = keep_tail(disk, PATH, position, 7, "why")
+        assert (cut.path, cut.position, cut.offset, cut.size, cut.damage) == (
+            PATH,
+            position,
+            7,
+            50 - position,
+            "why",
+        )
+        return cut.kept
+
+    assert copy_of_tail(20) == PATH.with_suffix(".cut")
     assert disk.read_bytes(PATH.with_suffix(".cut")) == bytes(range(20, 50))
-    assert copy_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "it is there"
+    assert copy_of_tail(20) == PATH.with_suffix(".cut"), "it is there"
     disk.damage(PATH.with_suffix(".cut"), bytes(range(20, 33)))
-    assert copy_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "a crash has cut the copy short"
+    assert copy_of_tail(20) == PATH.with_suffix(".cut"), "a crash has cut the copy short"
     assert disk.read_bytes(PATH.with_suffix(".cut")) == bytes(range(20, 50))
-    assert copy_tail(disk, PATH, 19).name == f"{0:020d}.cut.1", "these are other bytes"
-    assert copy_tail(disk, PATH, 21).name == f"{0:020d}.cut.2", "and these"
-    cut = copy_segment(disk, PATH, 7, "why")
-    assert (cut.path, cut.position, cut.offset, cut.size, cut.damage) == (PATH, 0, 7, 50, "why")
-    assert cut.kept.name == f"{0:020d}.cut.3"
-    assert disk.read_bytes(cut.kept) == bytes(range(50))
+    assert copy_of_tail(19).name == f"{0:020d}.cut.1", "these are other bytes"
+    assert copy_of_tail(21).name == f"{0:020d}.cut.2", "and these"
+    assert copy_of_tail(0).name == f"{0:020d}.cut.3"
+    assert disk.read_bytes(PATH.with_suffix(".cut.3")) == bytes(range(50))
     kept = {path.name: disk.read_bytes(path) for path in disk.files()}
     assert kept[f"{0:020d}.cut.1"] == bytes(range(19, 50))
     assert kept[f"{0:020d}.cut.2"] == bytes(range(21, 50))
@@ -290,7 +300,7 @@ def test_the_bytes_from_a_position_on_are_kept_once_and_beside_those_that_were_k
             name: content for name, content in kept.items() if ".cut" in name
         }
     disk.damage(PATH, b"")
-    assert copy_segment(disk, PATH, 7, "why") is None
+    assert keep_tail(disk, PATH, 0, 7, "why") == []
 
 
 @pytest.mark.parametrize("copy_size", [1, 7, 4 << 20])
@@ -300,7 +310,8 @@ def test_a_file_that_differs_in_any_byte_is_no_copy(copy_size, at, monkeypatch):
     disk = CountingFile(bytes(range(50))).disk
     other = damaged_at(bytes(range(20, 50)), at)
     disk.write_atomic(PATH.with_suffix(".cut"), other)
-    assert copy_tail(disk, PATH, 20).name == f"{0:020d}.cut.1"
+    (cut,) = keep_tail(disk, PATH, 20, 7, "why")
+    assert cut.kept.name == f"{0:020d}.cut.1"
     assert disk.read_bytes(PATH.with_suffix(".cut")) == other
 
 

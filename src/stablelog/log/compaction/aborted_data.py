@@ -22,113 +22,73 @@ Source: Kafka's log cleaner; docs/formats.md, "Compacted segments".
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from stablelog.batch.filtering import without_records
-from stablelog.batch.header import HEADER, BatchHeader, crc_holds
+from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError
 from stablelog.log.compaction.policy import Kept, TransactionWalk
-from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter, open_segments
+from stablelog.log.compaction.rewriter import Cleaned, Pass, Rewriter, open_segments, read_batches
 from stablelog.log.files.names import LOG, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.segments.growing_segment import GrowingSegment
-from stablelog.log.segments.proof import bad_crc
 from stablelog.log.segments.sealed_segment import SealedSegment
 
-STEP_COUNT = 500  # how many batch headers one step reads
-# The entries of the transaction index are read for this many offsets at a time, to bound the memory.
-WINDOW = 10_000
 # A segment in which the last batches of more producers than this are aborted is not rewritten, to bound the memory.
 PRODUCERS_MAX = 100_000
 
 
-class _Reading:
-    """One pass over the batches of a segment that finds the batches of aborted transactions.
+def _walk_of(segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> TransactionWalk:
+    """Return the state of transactions for one pass over the batches of a segment.
 
     Args:
         segment: the segment.
         spanning: the aborted transactions that began before the segment's end and whose markers are in later segments,
             so that the segment's own index does not have them.
     """
-
-    def __init__(self, segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> None:
-        self._segment = segment
-        self._walk = TransactionWalk()
-        self._walk.expect_aborted(spanning)
-        self._announced_to = segment.base_offset
-
-    def _announce_up_to(self, header: BatchHeader) -> None:
-        if header.next_offset > self._announced_to:
-            end = header.next_offset + WINDOW
-            self._walk.expect_aborted(self._segment.txn_index.collect(self._announced_to, end)[0])
-            self._announced_to = end
-
-    def process_data(self, header: BatchHeader) -> AbortedTxn | None:
-        """Process the next batch, a data batch. Return its transaction if the transaction was aborted; otherwise None."""
-        self._announce_up_to(header)
-        txn = self._walk.process_data(header)
-        # If Kafka's compaction has removed the marker, the walk does not see the end of the transaction.
-        return None if txn is None or txn.last_offset < header.base_offset else txn
-
-    def process_marker(self, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
-        """Process the next batch, a control batch. Return the index entry of the transaction that it aborts; None if
-        the batch is no abort marker, or if the transaction index has no entry for it.
-        """
-        self._announce_up_to(header)
-        return self._walk.process_marker(header, batch).entry
+    return TransactionWalk(
+        segment.base_offset, spanning, lambda start, end: segment.txn_index.collect(start, end)[0]
+    )
 
 
-def last_aborted(
+def find_removal_rules(
     segment: SealedSegment, spanning: Sequence[AbortedTxn]
-) -> Generator[None, None, dict[int, int] | None]:
-    """Find, in steps, the producers whose last batch in a segment belongs to an aborted transaction.
+) -> Generator[None, None, "RemovalRules | None"]:
+    """Read a segment, in steps, to find the rules for the removal of its aborted data.
+
+    Args:
+        segment: the segment.
+        spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
 
     Yields:
         None after each step, so that the caller can do other work in between.
 
     Returns:
-        The last offset of this batch, by producer id. None if nothing is to be removed from the segment, because it has
-        no batch of an aborted transaction, or if the batches of too many producers would have to be kept in memory.
+        The rules. None if nothing is to be removed from the segment, because it has no batch of an aborted transaction,
+        or if the batches of too many producers would have to be kept in memory.
 
     Raises:
         DamageError: the log file or the transaction index is damaged.
     """
-    reading, last = _Reading(segment, spanning), dict[int, int]()
+    walk, last = _walk_of(segment, spanning), dict[int, int]()
     is_any = False
-    for header, batch in _heads(segment):
+    for header, batch in read_batches(segment, with_bodies=False):
         if header is None:
             yield None
         elif header.is_control:
-            reading.process_marker(header, batch)
-        elif reading.process_data(header) is not None:
+            walk.process_marker(header, batch)
+        elif walk.process_data(header) is not None:
             is_any = True
             last[header.producer_id] = header.last_offset
             if len(last) > PRODUCERS_MAX:
                 return None
         else:
             last.pop(header.producer_id, None)
-    return last if is_any else None
-
-
-def _heads(segment: SealedSegment) -> Iterator[tuple[BatchHeader, bytes] | tuple[None, bytes]]:
-    """Yield the batches of a segment as (header, bytes). For a data batch, the bytes are only those of the header. Also
-    yield (None, b"") after each step of the work, so that the caller can end its own step there.
-    """
-    for _ in segment.prove():
-        yield None, b""
-    for count, (position, header) in enumerate(segment.walk(0), 1):
-        if header.is_control:
-            batch = segment.log.read(position, header.size)
-            if not crc_holds(batch, 0, header):  # the proof has checked the header only
-                raise DamageError(bad_crc(segment.path(LOG), header, position))
-            yield header, batch
-        else:
-            yield header, HEADER.pack(*header)
-        if count % STEP_COUNT == 0:
-            yield None, b""
+    return RemovalRules(segment, spanning, last) if is_any else None
 
 
 class RemovalRules:
@@ -137,34 +97,31 @@ class RemovalRules:
     Args:
         segment: the segment.
         spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
-        last: the result of `last_aborted`.
+        last: by producer id: the last offset of the producer's last batch in the segment, if this batch belongs to an
+            aborted transaction.
     """
 
     def __init__(
         self, segment: SealedSegment, spanning: Sequence[AbortedTxn], last: Mapping[int, int]
     ) -> None:
         self._begin, self._end = segment.base_offset, segment.end_offset
-        self._reading = _Reading(segment, spanning)
+        self._walk = _walk_of(segment, spanning)
         self._last = last
 
     def keep_batch(self, header: BatchHeader, batch: Buffer) -> Kept:
         """Decide what stays of a batch. The caller passes the batches in the order of the log. Of a data batch, only
         the header is read.
         """
-        return self._keep_marker(header, batch) if header.is_control else self._keep_data(header, batch)
-
-    def _keep_data(self, header: BatchHeader, batch: Buffer) -> Kept:
-        txn = self._reading.process_data(header)
+        if header.is_control:
+            txn = self._walk.process_marker(header, batch).entry
+            return Kept(None) if txn is not None and not self._stays(txn) else Kept(batch, entry=txn)
+        txn = self._walk.process_data(header)
         if txn is None:
-            return Kept(batch, record_count=header.record_count)
+            return Kept(batch)
         is_first = header.base_offset <= txn.first_offset
         if not self._stays(txn) or not (is_first or header.last_offset == self._last.get(header.producer_id)):
             return Kept(None)
         return Kept(without_records(header) if header.record_count else batch)
-
-    def _keep_marker(self, header: BatchHeader, batch: Buffer) -> Kept:
-        txn = self._reading.process_marker(header, batch)
-        return Kept(None) if txn is not None and not self._stays(txn) else Kept(batch, entry=txn)
 
     def _stays(self, txn: AbortedTxn) -> bool:
         """Whether the marker and the index entry of an aborted transaction stay in the segment."""
@@ -257,21 +214,13 @@ class _Describer(Rewriter):
     def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         super().__init__(segment, index_interval)
         self.log = RewrittenLog()
-        self._original: Buffer = b""
-        self._position = 0  # of the original batch in the original file
 
-    def write_batch(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
-        """Add the part of a batch that stays. The caller passes all batches of the original file, in their order."""
-        self._original = batch
-        super().write_batch(header, batch, kept)
-        self._position += header.size
-
-    def _put_batch(self, batch: Buffer) -> None:
+    def _put_batch(self, batch: Buffer, origin: int | None) -> None:
         self._index_batch(batch)
-        if batch is self._original:
-            self.log.add_range(self._position, self.segment.size - self.log.size)
-        else:
+        if origin is None:
             self.log.add_new(bytes(batch))
+        else:
+            self.log.add_range(origin, self.segment.size - self.log.size)
 
 
 def without_aborted(
@@ -300,28 +249,20 @@ def without_aborted(
     if not summary.txnindex_size and not spanning:
         return None
     [segment] = open_segments(disk, directory, [summary])
-    try:
-        last = yield from last_aborted(segment, spanning)
-        if last is None:
+    with closing(segment):
+        rules = yield from find_removal_rules(segment, spanning)
+        if rules is None:
             return None
         described = GrowingSegment(disk, SegmentName.of(directory, summary.base_offset))
         out = _Describer(described, index_interval)
-        rules = RemovalRules(segment, spanning, last)
-        for header, batch in _heads(segment):
-            if header is None:
-                yield None
-            else:
-                out.write_batch(header, batch, rules.keep_batch(header, batch))
+        yield from out.write_batches(read_batches(segment, with_bodies=False), rules.keep_batch)
         out.finish(summary.end_offset)
-    finally:
-        segment.close()
     if not out.changed:
         return None
     described.complete_time_index()
     described.committed_count = summary.committed_count  # no committed record has gone
-    content = described.make_summary(summary.stable_offset)
     index, timeindex, txnindex = (bytes(one) for one in described.growing.contents())
-    return Rewritten(content, (index, timeindex, txnindex), out.log)
+    return Rewritten(described.make_summary(summary.stable_offset), (index, timeindex, txnindex), out.log)
 
 
 class RemovalPass(Pass):
@@ -335,23 +276,10 @@ class RemovalPass(Pass):
         index_interval: the number of bytes between two entries of an offset index.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        summaries: Sequence[Summary],
-        *,
-        spanning: Sequence[AbortedTxn],
-        index_interval: int,
-    ) -> None:
-        super().__init__(disk, directory, summaries, index_interval=index_interval)
-        self._spanning = spanning
-        self._end_offset = summaries[-1].end_offset
-
     @property
     def end_offset(self) -> int:
         """The end of the last segment of the pass, exclusive."""
-        return self._end_offset
+        return self._segments[len(self._segments) - 1].end_offset
 
     @property
     def outcome(self) -> str:
@@ -362,32 +290,23 @@ class RemovalPass(Pass):
 
     def _run(self) -> Generator[Cleaned | None]:
         for segment in self._segments:
-            summary = segment.summary
-            later = self._segments.aborted(segment.end_offset, segment.end_offset)
-            spanning = [*later, *(one for one in self._spanning if one.first_offset < segment.end_offset)]
-            if summary.txnindex_size or spanning:
+            spanning = [
+                *self._segments.aborted(segment.end_offset, segment.end_offset),
+                *(one for one in self._spanning if one.first_offset < segment.end_offset),
+            ]
+            if segment.summary.txnindex_size or spanning:
                 try:
-                    yield from self._clean(segment, summary, spanning)
+                    yield from self._clean(segment, spanning)
                 except (DamageError, FileNotFoundError):
                     if self._disk.exists(segment.path(LOG)):
                         raise
                     # Retention has deleted the segment.
 
-    def _clean(
-        self, segment: SealedSegment, summary: Summary, spanning: Sequence[AbortedTxn]
-    ) -> Iterator[Cleaned | None]:
-        last = yield from last_aborted(segment, spanning)
-        if last is not None:
-            rules = RemovalRules(segment, spanning, last)
+    def _clean(self, segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> Iterator[Cleaned | None]:
+        rules = yield from find_removal_rules(segment, spanning)
+        if rules is not None:
             yield from self._rewrite_group(
-                [summary],
-                lambda out: self._remove(segment, out, rules),
-                committed_count=summary.committed_count,  # no committed record is removed
+                [segment.summary],
+                lambda out: out.write_batches(read_batches(segment, with_bodies=True), rules.keep_batch),
+                committed_count=segment.summary.committed_count,  # no committed record is removed
             )
-
-    def _remove(self, segment: SealedSegment, out: Rewriter, rules: RemovalRules) -> Iterator[None]:
-        for header, batch in self._batches(segment):
-            if header is None:
-                yield None
-            else:
-                out.write_batch(header, batch, rules.keep_batch(header, batch))

@@ -17,9 +17,11 @@ Source: Kafka's log cleaner, KIP-534; docs/formats.md, "Compacted segments".
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import takewhile
 from typing import NamedTuple
 
 from stablelog.batch.filtering import RawRecord, raw_records, with_records, without_records
@@ -38,6 +40,8 @@ from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 KEY_SIZE_MAX = 15
 DIGEST_SIZE = 16
 KEY_MEMORY_SIZE = 160  # about how many bytes of memory a collected key takes
+# The entries of the transaction index are read for this many offsets at a time, to bound the memory.
+WINDOW = 10_000
 
 
 def records_in(batch: Buffer, header: BatchHeader) -> list[RawRecord] | None:
@@ -105,69 +109,75 @@ class MarkerFate(NamedTuple):
     entry: AbortedTxn | None
 
 
-@dataclass(slots=True)
-class _Aborted:
-    txn: AbortedTxn
-    met: bool = False  # whether the reading has met a batch of the transaction
-
-
 class TransactionWalk:
     """The state of transactions while the batches of a log are read one after another: which transactions are open, and
     which of these will be aborted.
 
-    The caller announces aborted transactions with `expect_aborted` before their first batches are read.
+    Args:
+        start_offset: the offset where the reading begins.
+        spanning: aborted transactions that `find_aborted` may not find, because their markers are after the batches
+            that will be read.
+        find_aborted: called as `find_aborted(start, end)`; returns the aborted transactions with offsets in
+            [start, end).
     """
 
-    def __init__(self) -> None:
-        # Heap, by first offset: the announced aborted transactions whose first batches have not been read yet.
+    def __init__(
+        self,
+        start_offset: int,
+        spanning: Sequence[AbortedTxn],
+        find_aborted: Callable[[int, int], Iterable[AbortedTxn]],
+    ) -> None:
+        self._find_aborted = find_aborted
+        self._found_to = start_offset  # the end of the offsets for which `find_aborted` was called
+        # Heap, by first offset: the known aborted transactions whose first batches have not been read yet.
         self._coming: list[tuple[int, int, AbortedTxn]] = []
-        # Marker offsets of the aborted transactions that were announced and whose markers have not come yet.
+        # Marker offsets of the known aborted transactions whose markers have not come yet.
         self._expected: set[int] = set()
-        self._aborted: dict[int, _Aborted] = {}
-        self._committed: set[int] = set()
+        # By producer id: the aborted transaction that is open, as far as the log was read.
+        self._aborted: dict[int, AbortedTxn] = {}
+        self._with_batches: set[int] = set()  # ids of the producers whose open transaction has batches
+        self._expect(spanning)
 
-    def expect_aborted(self, txns: Iterable[AbortedTxn]) -> None:
-        """Announce aborted transactions before the reading reaches their first batches. A repeated announcement has no
-        effect.
-        """
+    def _expect(self, txns: Iterable[AbortedTxn]) -> None:
         for txn in txns:
             if txn.last_offset not in self._expected:
                 self._expected.add(txn.last_offset)
                 heapq.heappush(self._coming, (txn.first_offset, txn.last_offset, txn))
 
-    def _activate_up_to(self, last_offset: int) -> None:
-        while self._coming and self._coming[0][0] <= last_offset:
+    def _activate_up_to(self, header: BatchHeader) -> None:
+        if header.next_offset > self._found_to:
+            end = header.next_offset + WINDOW
+            self._expect(self._find_aborted(self._found_to, end))
+            self._found_to = end
+        while self._coming and self._coming[0][0] <= header.last_offset:
             txn = heapq.heappop(self._coming)[2]
-            self._aborted.setdefault(txn.producer_id, _Aborted(txn))
+            self._aborted.setdefault(txn.producer_id, txn)
 
     def process_data(self, header: BatchHeader) -> AbortedTxn | None:
         """Process the next batch, a data batch. Return its transaction if the transaction was aborted; otherwise None."""
-        self._activate_up_to(header.last_offset)
+        self._activate_up_to(header)
         if not header.is_transactional:
             return None
-        aborted = self._aborted.get(header.producer_id)
-        if aborted is None:
-            self._committed.add(header.producer_id)
-            return None
-        aborted.met = True
-        return aborted.txn
+        self._with_batches.add(header.producer_id)
+        txn = self._aborted.get(header.producer_id)
+        # If Kafka's compaction has removed the marker, the walk does not see the end of the transaction.
+        return None if txn is None or txn.last_offset < header.base_offset else txn
 
     def process_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
         """Process the next batch, a control batch. Return what is known of the marker."""
-        self._activate_up_to(header.last_offset)
+        self._activate_up_to(header)
         marker = read_marker(batch)
         if marker is None:
             # Compaction has removed the record of this control batch, or the batch is no transaction marker.
             return MarkerFate(not header.record_count, committed=False, entry=None)
+        is_bare = header.producer_id not in self._with_batches
+        self._with_batches.discard(header.producer_id)
         if marker.type is MarkerType.COMMIT:
-            met = header.producer_id in self._committed
-            self._committed.discard(header.producer_id)
-            return MarkerFate(not met, committed=True, entry=None)
-        aborted = self._aborted.pop(header.producer_id, None)
-        if aborted is None:
-            return MarkerFate(is_bare=True, committed=False, entry=None)
-        self._expected.discard(aborted.txn.last_offset)
-        return MarkerFate(not aborted.met, committed=False, entry=aborted.txn)
+            return MarkerFate(is_bare, committed=True, entry=None)
+        entry = self._aborted.pop(header.producer_id, None)
+        if entry is not None:
+            self._expected.discard(entry.last_offset)
+        return MarkerFate(is_bare or entry is None, committed=False, entry=entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +187,14 @@ class Kept:
     Attributes:
         batch: the bytes that stay; None if the whole batch is removed.
         record_count: the number of records that stay; 0 for a marker.
-        commits: whether the batch is a commit marker.
+        committed_count: if the batch is a commit marker, the number of records of its transaction that stay.
         entry: the entry for the transaction index, if the batch is the abort marker of a transaction of which batches
             are left.
     """
 
     batch: Buffer | None
     record_count: int = 0
-    commits: bool = False
+    committed_count: int = 0
     entry: AbortedTxn | None = None
 
 
@@ -205,24 +215,27 @@ class Rules:
     producers: ProducerTable
     now_ms: int
     delete_retention_ms: int
+    # By producer id: how many records of its open transaction stay. They count where the commit marker is.
+    _uncommitted: Counter[int] = field(default_factory=Counter)
 
     def keep_batch(self, header: BatchHeader, batch: Buffer) -> Kept:
         """Decide what stays of a batch. The caller passes the batches in the order of the log."""
-        return self._keep_marker(header, batch) if header.is_control else self._keep_data(header, batch)
+        if header.is_control:
+            return self._keep_marker(header, batch)
+        kept = self._keep_data(header, batch)
+        if header.is_transactional:
+            self._uncommitted[header.producer_id] += kept.record_count
+        return kept
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> Kept:
         fate = self.walk.process_marker(header, batch)
+        count = self._uncommitted.pop(header.producer_id, 0)
         if not fate.is_bare:
-            return Kept(batch, commits=fate.committed, entry=fate.entry)
-        kept = Kept(batch, commits=fate.committed)
-        if not header.record_count:
-            return kept if self._is_last_of_epoch(header) else Kept(None)
-        if not header.attributes & DELETE_HORIZON:
-            records = raw_records(batch, header)
-            return Kept(with_records(header, records, self._new_horizon()), commits=fate.committed)
-        if self._has_horizon_passed(header) and not self._is_last_of_epoch(header):
-            return Kept(None, commits=fate.committed)
-        return kept
+            return Kept(batch, committed_count=count if fate.committed else 0, entry=fate.entry)
+        if header.record_count and not header.attributes & DELETE_HORIZON:
+            return Kept(with_records(header, raw_records(batch, header), self._new_horizon()))
+        is_unneeded = not header.record_count or self._has_horizon_passed(header)
+        return Kept(None if is_unneeded and not self._is_last_of_epoch(header) else batch)
 
     def _keep_data(self, header: BatchHeader, batch: Buffer) -> Kept:
         aborted = self.walk.process_data(header)
@@ -272,15 +285,14 @@ def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: Lo
     """Count how many of the first segments may be compacted: those that end before the last stable offset, and whose
     records are all older than `min.compaction.lag.ms`.
     """
-    count = 0
-    for summary in summaries:
-        too_young = config.min_compaction_lag_ms and (
-            summary.max_timestamp > now_ms - config.min_compaction_lag_ms
-        )
-        if summary.end_offset > stable_offset or too_young:
-            break
-        count += 1
-    return count
+    lag_ms = config.min_compaction_lag_ms
+    cleanable = takewhile(
+        lambda summary: (
+            summary.end_offset <= stable_offset and (not lag_ms or summary.max_timestamp <= now_ms - lag_ms)
+        ),
+        summaries,
+    )
+    return sum(1 for _ in cleanable)
 
 
 def is_dirty_enough(summaries: Sequence[Summary], first_dirty_offset: int, config: LogConfig) -> bool:

@@ -6,6 +6,7 @@ segment covers the same offsets as the segments that it replaces. Its indexes an
 Source: Kafka's log cleaner; `segments.replacement` describes the files that a crash may leave.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +16,21 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError, StablelogError
 from stablelog.log.compaction.policy import Kept
-from stablelog.log.files.names import SEGMENT_SUFFIXES, SUMMARY, SegmentName
+from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY, SegmentName
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.proof import bad_crc
 from stablelog.log.segments.replacement import CLEANED
 from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segments import SegmentFiles
 
 STEP_SIZE = 64 << 10  # about how many bytes of the log one step reads
+STEP_COUNT = 500  # how many batch headers one step reads, if it reads no bodies
 WRITE_SIZE = 1 << 20
 OPEN_SEGMENTS_MAX = 16
+ReadBatches = Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]  # see `read_batches`
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class CancelledError(Exception):
     """The pass was cancelled by `Pass.cancel`."""
 
 
-class Rewriter:
+class Rewriter(ABC):
     """Builds a new segment from the parts of batches that stay. A derived class decides where the bytes are stored.
 
     Args:
@@ -65,6 +70,7 @@ class Rewriter:
         self._index_interval = index_interval
         self._leader_epoch = -1
         self._next_offset = segment.base_offset
+        self._position = 0  # where the next original batch begins in the original log file
 
     def write_batch(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
         """Add the part of a batch that stays. The caller passes the batches in the order of the log.
@@ -75,28 +81,55 @@ class Rewriter:
             kept: the part that stays.
         """
         self._leader_epoch = header.leader_epoch
-        self.changed = self.changed or kept.batch is not batch
+        position, self._position = self._position, self._position + header.size
+        is_changed = kept.batch is not batch
+        self.changed = self.changed or is_changed
         if kept.batch is None:
             return
         self._next_offset = header.next_offset
         if kept.entry is not None:
             self.segment.index_aborted(kept.entry)
-        self._put_batch(kept.batch)
+        self.segment.committed_count += kept.committed_count
+        self._put_batch(kept.batch, None if is_changed else position)
+
+    def write_batches(
+        self, batches: ReadBatches, keep_batch: Callable[[BatchHeader, Buffer], Kept]
+    ) -> Iterator[None]:
+        """Add what stays of the batches of a segment.
+
+        Args:
+            batches: the batches and the ends of the steps, as `read_batches` yields them.
+            keep_batch: decides what stays of a batch.
+
+        Yields:
+            None after each step.
+        """
+        for header, batch in batches:
+            if header is None:
+                yield None
+            else:
+                self.write_batch(header, batch, keep_batch(header, batch))
 
     def finish(self, end_offset: int) -> None:
         """Complete the segment. If its last offsets have no batch, add a batch without records there, so that the
         segment ends where the next one begins.
         """
         if self._next_offset < end_offset:
-            self._put_batch(filler(self._next_offset, end_offset, self._leader_epoch))
+            self._put_batch(filler(self._next_offset, end_offset, self._leader_epoch), None)
         self._flush()
         assert self.segment.end_offset == end_offset
 
-    def _put_batch(self, batch: Buffer) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _put_batch(self, batch: Buffer, origin: int | None) -> None:
+        """Store the next batch of the new segment.
 
-    def _flush(self) -> None:
-        pass
+        Args:
+            batch: the bytes of the batch. If it is an original one, they may be those of its header only.
+            origin: the position of an original batch in the original log file; None for a new or changed batch.
+        """
+
+    def _flush(self) -> None:  # noqa: B027 - a derived class that delays no write has nothing to do here
+        """Write the batches that wait."""
 
     def _index_batch(self, batch: Buffer) -> None:
         """Add the next batch of the new segment to the indexes and counts. Only its header is read."""
@@ -113,7 +146,7 @@ class _FileRewriter(Rewriter):
         self._waiting: list[Buffer] = []
         self._waiting_size = 0
 
-    def _put_batch(self, batch: Buffer) -> None:
+    def _put_batch(self, batch: Buffer, origin: int | None) -> None:
         self._waiting.append(batch)
         self._waiting_size += len(batch)
         if self._waiting_size >= WRITE_SIZE:
@@ -129,7 +162,7 @@ class _FileRewriter(Rewriter):
         self._waiting_size = 0
 
 
-class Pass:
+class Pass(ABC):
     """A pass over sealed segments of a partition that writes new segments in their place.
 
     A pass reads only files that do not change any more, and opens them itself. So it may run in any thread while the
@@ -140,6 +173,7 @@ class Pass:
         disk: the disk of the partition.
         directory: the partition's directory.
         summaries: the summaries of the segments that the pass may rewrite, in the order of the log.
+        spanning: the aborted transactions that began in these segments and whose markers are in later ones.
         index_interval: the number of bytes between two entries of an offset index.
 
     Attributes:
@@ -149,25 +183,32 @@ class Pass:
     """
 
     def __init__(
-        self, disk: Disk, directory: Path, summaries: Sequence[Summary], *, index_interval: int
+        self,
+        disk: Disk,
+        directory: Path,
+        summaries: Sequence[Summary],
+        *,
+        spanning: Sequence[AbortedTxn],
+        index_interval: int,
     ) -> None:
         self.read_size = 0
         self.written_size = 0
         self.cancelled = False
         self._disk = disk
         self._directory = directory
+        self._spanning = spanning
         self._index_interval = index_interval
         self._segments = SegmentFiles(open_segments(disk, directory, summaries))
 
     @property
+    @abstractmethod
     def end_offset(self) -> int:
         """The first dirty offset after this pass, which has cleaned all records before it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def outcome(self) -> str:
         """The result of the pass as text for a log line; empty if the pass has changed nothing."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """End `steps` before its next step. Another thread may call this."""
@@ -200,30 +241,9 @@ class Pass:
             for segment in self._segments:
                 segment.close()
 
+    @abstractmethod
     def _run(self) -> Generator[Cleaned | None]:
-        raise NotImplementedError
-
-    def _batches(
-        self, segment: SealedSegment
-    ) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
-        """Yield the batches of a segment as (header, bytes), after a check of each CRC. Also yield (None, b"") after
-        each step of the work, so that the caller can end its own step there.
-        """
-        for _ in segment.prove():
-            yield None, b""
-        read_size = 0
-        for position, header in segment.walk(0):
-            batch = memoryview(segment.log.read(position, header.size))
-            if not crc_holds(batch, 0, header):
-                raise DamageError(
-                    f"{segment.path('.log')}: the CRC of the batch at offset {header.base_offset} does not match its bytes; "
-                    "the partition is not compacted"
-                )
-            yield header, batch
-            read_size += header.size
-            if read_size >= STEP_SIZE:
-                read_size = 0
-                yield None, b""
+        """Do the work of `steps`."""
 
     def _rewrite_group(
         self,
@@ -265,10 +285,42 @@ class Pass:
             discard_cleaned(self._disk, self._directory, base_offset)
             raise
         else:
-            changed = len(group) > 1 or out.changed
-            yield Cleaned(cleaned.summary, tuple(summary.base_offset for summary in group), changed)
+            yield Cleaned(
+                cleaned.summary,
+                replaced=tuple(summary.base_offset for summary in group),
+                changed=len(group) > 1 or out.changed,
+            )
         finally:
             cleaned.close()
+
+
+def read_batches(segment: SealedSegment, *, with_bodies: bool) -> ReadBatches:
+    """Read a segment from its beginning, after the proof of its headers.
+
+    Yields:
+        Each batch as (header, bytes), after a check of its CRC; and (None, b"") after each step of the work, so that
+            the caller can end its own step there. Without bodies, a data batch has only the bytes of its header, and
+            its CRC is not checked.
+
+    Raises:
+        DamageError: the log file is damaged.
+    """
+    for _ in segment.prove():
+        yield None, b""
+    read_size = count = 0
+    for position, header in segment.walk(0):
+        if with_bodies or header.is_control:
+            batch = memoryview(segment.log.read(position, header.size))
+            if not crc_holds(batch, 0, header):  # the proof has checked the header only
+                raise DamageError(bad_crc(segment.path(LOG), header, position))
+            read_size += header.size
+        else:
+            batch = memoryview(HEADER.pack(*header))
+        yield header, batch
+        count += 1
+        if read_size >= STEP_SIZE or count == STEP_COUNT:
+            read_size = count = 0
+            yield None, b""
 
 
 def open_segments(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[SealedSegment]:

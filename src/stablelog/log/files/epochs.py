@@ -27,16 +27,12 @@ class LeaderEpochs:
         """The latest leader epoch; -1 if the log has no batch."""
         return self.entries[-1][0] if self.entries else UNKNOWN
 
-    def assign_epoch(self, epoch: int, start_offset: int) -> bool:
-        """Record that the batches from `start_offset` on have this leader epoch. Return True if the epoch was not known
-        before.
-        """
-        if epoch <= self.latest:
-            return False
-        while self.entries and self.entries[-1][1] >= start_offset:
-            self.entries.pop()  # this earlier epoch has no record in the log
-        self.entries.append((epoch, start_offset))
-        return True
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Record that the batches from `start_offset` on have this leader epoch. An earlier epoch is ignored."""
+        if epoch > self.latest:
+            while self.entries and self.entries[-1][1] >= start_offset:
+                self.entries.pop()  # this earlier epoch has no record in the log
+            self.entries.append((epoch, start_offset))
 
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch of the record at an offset; -1 if it is unknown."""
@@ -62,11 +58,9 @@ class LeaderEpochs:
         count = bisect_right(self.entries, epoch, key=itemgetter(0))
         return self.entries[count - 1][0] if count else epoch, self.entries[count][1]
 
-    def truncate_to(self, end_offset: int) -> bool:
-        """Drop the epochs that begin at or after the new end of the log. Return whether there were any."""
-        count = len(self.entries)
+    def truncate_to(self, end_offset: int) -> None:
+        """Drop the epochs that begin at or after the new end of the log."""
         self.entries = [(epoch, start) for epoch, start in self.entries if start < end_offset]
-        return len(self.entries) != count
 
     def encode(self) -> bytes:
         """Encode the content of a `leader-epoch-checkpoint` file."""

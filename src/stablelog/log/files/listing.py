@@ -4,6 +4,9 @@ The checks of format versions, the completion of interrupted operations and reco
 With thousands of partitions, repeated system calls would take most of the broker's start.
 """
 
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from stablelog.env.disk import Disk
@@ -26,12 +29,14 @@ class Listing:
         FileNotFoundError: the directory is missing.
 
     Attributes:
+        path: returns the path of the file with a given name.
         names: the names in the directory, sorted.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self.disk = disk
         self.directory = directory
+        self.path: Callable[[str], Path] = cache(directory.joinpath)
         self.reload()
 
     def reload(self) -> None:
@@ -39,17 +44,9 @@ class Listing:
         self.names = self.disk.list_dir(self.directory)
         self._known = frozenset(self.names)
         self._heads: dict[str, bytes] = {}
-        self._paths: dict[str, Path] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._known
-
-    def path(self, name: str) -> Path:
-        """The path of the file with this name."""
-        found = self._paths.get(name)
-        if found is None:
-            found = self._paths[name] = self.directory / name
-        return found
 
     def head(self, name: str) -> bytes:
         """Return the first SMALL_SIZE bytes of a file, or all bytes of a smaller file.
@@ -57,21 +54,17 @@ class Listing:
         Raises:
             FileNotFoundError: the file is missing.
         """
-        found = self._heads.get(name)
-        if found is None:
-            found = self._heads[name] = self.beginning(name, SMALL_SIZE)
-        return found
+        if name not in self._heads:
+            self._heads[name] = self.beginning(name, SMALL_SIZE)
+        return self._heads[name]
 
     def beginning(self, name: str, size_max: int) -> bytes:
         """Return the first `size_max` bytes of a file, without caching them. Raises the errors of `head`."""
         if name not in self._known:
             raise FileNotFoundError(name)
-        file = self.disk.open(self.path(name))
-        try:
+        with closing(self.disk.open(self.path(name))) as file:
             # The size of the file limits the read, because a read reserves memory for all requested bytes.
             return file.read(0, min(file.size, size_max))
-        finally:
-            file.close()
 
     def read(self, name: str) -> bytes:
         """Return the whole content of a file. Raises the errors of `head`."""

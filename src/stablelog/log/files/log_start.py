@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.log.files.names import is_log, is_summary, offset_of
 
@@ -32,10 +32,8 @@ def read_log_start(disk: Disk, path: Path) -> int | None:
     Raises:
         DamageError: the file is damaged.
     """
-    try:
-        return decode_log_start(disk.read_bytes(path), path)
-    except FileNotFoundError:
-        return None
+    content = read_if_there(disk, path)
+    return None if content is None else decode_log_start(content, path)
 
 
 def decode_log_start(content: bytes, path: Path) -> int:

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import (
     DamageError,
     UnavailableError,
@@ -55,10 +55,8 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
         DamageError: the file is not in Kafka's format.
     """
     path = directory / METADATA_FILE
-    try:
-        return decode_partition_metadata(disk.read_bytes(path), path)
-    except FileNotFoundError:
-        return None
+    content = read_if_there(disk, path)
+    return None if content is None else decode_partition_metadata(content, path)
 
 
 def topic_id_if_known(disk: Disk, directory: Path) -> uuid.UUID | None:

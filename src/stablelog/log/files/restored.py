@@ -69,13 +69,9 @@ class Restored:
             return None
         return next(one for one in self.gaps if one[0] < offset < one[1])
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields, as the JSON of the file has them."""
-        return asdict(self)
-
     def encode(self) -> bytes:
         """Encode the content of the file."""
-        text = json.dumps({"version": VERSION, **self.fields()}).encode()
+        text = json.dumps({"version": VERSION, **asdict(self)}).encode()
         return text + b"\n%08x\n" % crc32c(text)
 
 

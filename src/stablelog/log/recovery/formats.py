@@ -7,6 +7,8 @@ Format: docs/formats.md, "How formats change".
 """
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +24,6 @@ from stablelog.log.segments.replacement import CLEANED, SWAP
 
 COMPACTED: Final = (SUMMARY, TXNINDEX)
 HEAD_SIZE: Final = 64  # bytes at the beginning of a transaction index, which include its version
-INT16: Final = slice(0, 2)
 
 
 def check_formats(listing: Listing) -> None:
@@ -38,7 +39,7 @@ def check_formats(listing: Listing) -> None:
     found: dict[str, list[str]] = {}
     for name in listing.names:  # the names are in the order of the offsets
         kind = name.lstrip("0123456789").removesuffix(CLEANED).removesuffix(SWAP)
-        if kind in _CHECKED and is_partition_file(name):
+        if kind in _CHECKS and is_partition_file(name):
             found.setdefault(kind, []).append(name)
     for kind, names in found.items():
         for name in names if kind in COMPACTED else names[-1:]:
@@ -48,28 +49,23 @@ def check_formats(listing: Listing) -> None:
                 # caches only this last index.
                 is_kept = kind != TXNINDEX or name == names[-1]
                 head = listing.head(name) if is_kept else listing.beginning(name, HEAD_SIZE)
-                _check(kind, head, path)
+                _CHECKS[kind](head, path)
 
 
-def _check(kind: str, head: bytes, path: Path) -> None:
-    """Check the version at the beginning of a file. Raises UnknownFormatError, or DamageError for damage."""
-    if kind in _NUMBERED:  # the version is the first two bytes
-        what, known = _NUMBERED[kind]
-        refuse_unknown_version(what, int.from_bytes(head[INT16], "big"), known)
-    elif kind == PRODUCERS:
-        check_producers_version(head)
-    elif kind == EPOCH_FILE:
-        # The version is in the first line, and `head` has at least this line. If the file is longer than `head`, its
-        # end is missing here, and the decoder raises DamageError. The caller ignores DamageError and sees only
-        # UnknownFormatError.
-        LeaderEpochs.decode(head)
-    else:
-        decode_log_start(head, path)
+def _check_number(what: str, known: int, head: bytes, _path: Path) -> None:
+    """Check a version that is the first two bytes of a file."""
+    refuse_unknown_version(what, int.from_bytes(head[:2], "big"), known)
 
 
-_NUMBERED: Final = {
-    SUMMARY: ("a segment summary", SUMMARY_VERSION),
-    SNAPSHOT: ("a producer snapshot", SNAPSHOT_VERSION),
-    TXNINDEX: ("a transaction index", TXNINDEX_VERSION),
+# By kind of file: the function that checks the version at the beginning of the file, called with these bytes and the
+# path. It raises UnknownFormatError, or DamageError for damage.
+_CHECKS: Final[dict[str, Callable[[bytes, Path], object]]] = {
+    SUMMARY: partial(_check_number, "a segment summary", SUMMARY_VERSION),
+    SNAPSHOT: partial(_check_number, "a producer snapshot", SNAPSHOT_VERSION),
+    TXNINDEX: partial(_check_number, "a transaction index", TXNINDEX_VERSION),
+    PRODUCERS: lambda head, _path: check_producers_version(head),
+    # The version is in the first line, and the caller passes at least this line. If the file is longer, its end is
+    # missing here, and the decoder raises DamageError, which the caller ignores.
+    EPOCH_FILE: lambda head, _path: LeaderEpochs.decode(head),
+    LOG_START_FILE: decode_log_start,
 }
-_CHECKED: Final = {*_NUMBERED, PRODUCERS, EPOCH_FILE, LOG_START_FILE}

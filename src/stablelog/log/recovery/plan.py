@@ -5,9 +5,8 @@ It removes only leftover files of deleted segments, and an empty last segment th
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from stablelog.errors import DamageError
 from stablelog.log.directory import PartitionDirectory
@@ -68,7 +67,6 @@ class RecoveryPlan:
         rest: all later segments, oldest first. There is at least one.
         synced: the offset up to which the log was synced.
         start: the offset where replay begins, and the producer state there.
-        log_start: the log start offset.
         is_log_start_written: whether the partition's log-start-offset file has this offset.
         deleted: segments before the log start offset. They are removed after replay has shown that the log reaches this
             offset.
@@ -79,7 +77,6 @@ class RecoveryPlan:
     rest: list[SegmentName]
     synced: SyncedEnd
     start: ReplayStart
-    log_start: int
     is_log_start_written: bool
     deleted: list[SegmentName]
 
@@ -91,15 +88,17 @@ class RecoveryPlanner:
         listing: the listing of the partition's directory.
         open_files: the cache that limits how many sealed segments have open files.
         known: what the broker knows about the partition.
+
+    Attributes:
+        log_start: the log start offset, after `make_plan`.
     """
 
     def __init__(self, listing: Listing, open_files: OpenFiles, known: Known) -> None:
         self._directory = PartitionDirectory(listing)
         self._listing = listing
-        self._disk = listing.disk
         self.open_files = open_files
         self._known = known
-        self._log_start: int  # the log start offset, after `_read_log_start`
+        self.log_start: int
 
     def make_plan(self) -> RecoveryPlan | None:
         """Make the plan; return None if the partition is new.
@@ -109,25 +108,30 @@ class RecoveryPlanner:
         """
         directory, bases = self._directory, self._directory.bases
         written = self._read_log_start(bases)
-        if bases and bases[0] > self._log_start:
+        if bases and bases[0] > self.log_start:
             raise DamageError(
-                f"{self._first_segment_path()} is missing: the log begins at offset {self._log_start}, but the first segment "
+                f"{first_segment_path(self._listing.directory, self._listing.names, self.log_start)} is missing: the log begins at offset {self.log_start}, but the first segment "
                 f"that exists begins at offset {bases[0]}. Restore the missing files"
             )
         deleted_count = self._count_removable(bases)
-        deleted = [self.segment_name(base) for base in bases[:deleted_count]]
+        deleted = [self._directory.segment_name(base) for base in bases[:deleted_count]]
         self._check_orphans(bases, first_place=deleted_count)
         bases = bases[deleted_count:]
         if not bases:
-            self._check_is_new(written=written)
+            # The log-start-offset file is written only after the first log file is durable.
+            if directory.snapshots or self._known.is_established or written:
+                raise DamageError(
+                    f"{first_segment_path(self._listing.directory, self._listing.names, self.log_start)} is missing: the directory "
+                    "holds no log file, but the partition had one. Restore its files"
+                )
             return None
-        segments = [self.segment_name(base) for base in bases]
+        segments = [self._directory.segment_name(base) for base in bases]
         self._remove_unused(segments)
         summaries = [directory.summary(segment.base_offset) for segment in segments]
         synced = self._find_synced_end(summaries)
         self._check_sizes(segments, summaries)
         trusted = [
-            SealedSegment(self._disk, segment, summary, self.open_files)
+            SealedSegment(self._listing.disk, segment, summary, self.open_files)
             for segment, summary in zip(segments, trusted_summaries(directory, segments), strict=False)
         ]
         rest = segments[len(trusted) :]
@@ -141,31 +145,17 @@ class RecoveryPlanner:
             rest,
             synced,
             start,
-            self._log_start,
             written,
             deleted,
         )
 
-    @property
-    def log_start(self) -> int:
-        """The log start offset."""
-        return self._log_start
-
-    def segment_name(self, base_offset: int) -> SegmentName:
-        """Return the name of a segment, which need not exist."""
-        return SegmentName.of(self._listing.directory, base_offset)
-
-    def _first_segment_path(self) -> Path:
-        return first_segment_path(self._listing.directory, self._listing.names, self._log_start)
-
-    def remove_segments(self, segments: Iterable[SegmentName]) -> None:
+    def remove_segments(self, segments: Sequence[SegmentName]) -> None:
         """Remove all files of segments that are not open."""
-        dropped = list(segments)
-        for segment in dropped:
+        for segment in segments:
             for suffix in SEGMENT_SUFFIXES:
-                self._disk.remove(segment.path(suffix))
-        if dropped:
-            self._disk.sync_dir(self._listing.directory)
+                self._listing.disk.remove(segment.path(suffix))
+        if segments:
+            self._listing.disk.sync_dir(self._listing.directory)
 
     # -- the log's start ---------------------------------------------------------------------------------------
 
@@ -174,16 +164,19 @@ class RecoveryPlanner:
         file is missing or has a smaller one.
         """
         path = self._listing.path(LOG_START_FILE)
-        is_there = LOG_START_FILE in self._listing
-        said = decode_log_start(self._listing.read(LOG_START_FILE), path) if is_there else None
+        said = (
+            decode_log_start(self._listing.read(LOG_START_FILE), path)
+            if LOG_START_FILE in self._listing
+            else None
+        )
         if said is None and self._known.is_established:
             raise DamageError(
                 f"{path} is missing: where the log begins is not known, and records that were deleted could be read "
                 "again. Restore the file"
             )
         first = said if said is not None else bases[0] if bases else 0
-        self._log_start = max(self._known.log_start_offset, first)
-        return said == self._log_start
+        self.log_start = max(self._known.log_start_offset, first)
+        return said == self.log_start
 
     def _count_removable(self, bases: list[int]) -> int:
         """Count the segments before the log start offset that can be removed, because a crash has interrupted their
@@ -192,7 +185,7 @@ class RecoveryPlanner:
         They can be removed only if a later snapshot has the transactions that began in them. Otherwise they are
         replayed once more.
         """
-        count = max(bisect_right(bases, self._log_start) - 1, 0)
+        count = max(bisect_right(bases, self.log_start) - 1, 0)
         if not count or any(
             self._directory.has_readable_snapshot(offset)
             for offset in self._directory.snapshots
@@ -205,12 +198,11 @@ class RecoveryPlanner:
         for at in range(count - 1, 0, -1):
             if self._directory.has_readable_snapshot(bases[at]):
                 return at
-        while count:
-            summary = self._directory.summary(bases[count - 1])
-            if summary is not None and summary.end_offset != bases[count]:
-                break  # The next segment is deleted already, so keeping this segment would leave a gap.
-            count -= 1
-        return count
+        for at in range(count, 0, -1):
+            summary = self._directory.summary(bases[at - 1])
+            if summary is not None and summary.end_offset != bases[at]:
+                return at  # The next segment is deleted already, so keeping this segment would leave a gap.
+        return 0
 
     def _check_orphans(self, bases: list[int], *, first_place: int) -> None:
         """Remove the leftover files of segments whose log file was deleted.
@@ -230,27 +222,14 @@ class RecoveryPlanner:
             if not has_offset(name) or suffix not in SEGMENT_SUFFIXES or offset_of(name) in bases:
                 continue
             path, base = self._listing.path(name), offset_of(name)
-            deleted = base < (bases[first_place] if bases else self._log_start)
+            deleted = base < (bases[first_place] if bases else self.log_start)
             if suffix == SUMMARY and not deleted and self._directory.summary(base) is not None:
                 raise DamageError(
                     f"{path.with_suffix(LOG)} is missing, and was durable. Restore it; or, to go on without its records, run "
                     "`stablelog repair`, which first shows what is lost. Only if another program has compacted the log, "
                     f"remove {path}"
                 )
-            self._disk.remove(path)
-
-    def _check_is_new(self, *, written: bool) -> None:
-        """Raise DamageError if a directory without log files once had one, so that the partition is not new.
-
-        Args:
-            written: whether the log-start-offset file has the log start offset. This file is written only after the
-                first log file is durable.
-        """
-        if self._directory.snapshots or self._known.is_established or written:
-            raise DamageError(
-                f"{self._first_segment_path()} is missing: the directory holds no log "
-                "file, but the partition had one. Restore its files"
-            )
+            self._listing.disk.remove(path)
 
     # -- segments and summaries --------------------------------------------------------------------------------
 
@@ -265,7 +244,7 @@ class RecoveryPlanner:
             len(segments) > 1
             and self._directory.summary(segments[-2].base_offset) is None
             and segments[-1].base_offset not in self._directory.snapshots
-            and not self._disk.size(segments[-1].path(LOG))
+            and not self._listing.disk.size(segments[-1].path(LOG))
         ):
             self.remove_segments([segments.pop()])
 
@@ -274,16 +253,13 @@ class RecoveryPlanner:
         # So if the last segment has a summary, the log file of a next segment is missing.
         if summaries[-1] is not None:
             raise DamageError(
-                f"{self.segment_name(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
+                f"{self._directory.segment_name(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
             )
         point = self._known.recovery_point
         ends = [summary.end_offset for summary in summaries if summary is not None]
         offset = max(point or 0, *ends, 0)
-        for snapshot in reversed(self._directory.snapshots):
-            if snapshot <= offset:
-                break
-            if self._directory.producers(snapshot) is not None:
-                offset = snapshot
+        later = (one for one in reversed(self._directory.snapshots) if one > offset)
+        offset = next((one for one in later if self._directory.producers(one) is not None), offset)
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
     def _check_sizes(self, segments: list[SegmentName], summaries: list[Summary | None]) -> None:
@@ -293,7 +269,7 @@ class RecoveryPlanner:
         """
         for segment, summary in zip(segments, summaries, strict=True):
             path = segment.path(LOG)
-            if summary is not None and (size := self._disk.size(path)) < summary.log_size:
+            if summary is not None and (size := self._listing.disk.size(path)) < summary.log_size:
                 raise DamageError(
                     f"{path} has only {size} bytes, but {summary.log_size} were durable. Restore the file from a backup. To go on "
                     "without these records, run `stablelog repair`, which first shows what is lost; if another program has "
@@ -308,6 +284,6 @@ class RecoveryPlanner:
         for segment, base_offset in zip(trusted, bases[1:], strict=True):
             if segment.end_offset != base_offset:
                 raise DamageError(
-                    f"{self.segment_name(segment.end_offset).path(LOG)} is missing: the segments of offsets "
+                    f"{self._directory.segment_name(segment.end_offset).path(LOG)} is missing: the segments of offsets "
                     f"{segment.end_offset} to {base_offset - 1} were durable. Restore their files"
                 )

@@ -5,10 +5,9 @@ records after the damage. `examine` finds the damage and counts the records that
 `truncate_at_damage` truncates the log, and keeps the removed bytes in `.cut` files, as recovery does.
 """
 
+import sys
 from contextlib import closing
 from pathlib import Path
-
-from crc32c import crc32c
 
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, adding_path
@@ -21,17 +20,19 @@ from stablelog.log.files.names import (
     SEGMENT_SUFFIXES,
     SUMMARY,
     VIEW_START_FILE,
+    SegmentName,
     file_path,
     has_offset,
     is_snapshot,
     log_offsets,
     offset_of,
 )
-from stablelog.log.indexes.summary import NOTHING, Summary
+from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.damage import Damage, Expected
 from stablelog.log.recovery.examine import Examination
 from stablelog.log.recovery.formats import check_formats
-from stablelog.log.recovery.tail import RemovedTail, copy_segment, copy_tail, lost_batches
+from stablelog.log.recovery.tail import RemovedTail, keep_tail, lost_batches
+from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.replacement import finish_interrupted
 from stablelog.log.segments.scan import scan_headers
 
@@ -93,7 +94,10 @@ def truncate_at_damage(disk: Disk, directory: Path, damage: Damage) -> list[Remo
         The removed parts, in the order of the log.
     """
     _check_unchanged(disk, directory, damage)
-    kept = _keep(disk, directory, damage)
+    kept = keep_tail(disk, damage.path, damage.position, damage.end_offset, damage.why)
+    for base in damage.later:
+        why = f"it follows {damage.path.name}, which was truncated"
+        kept += keep_tail(disk, file_path(directory, base, LOG), 0, base, why)
     _lower_log_starts(disk, directory, damage.end_offset)
     _refuse_starts(disk, damage)
     with closing(disk.open(damage.path)) as file:
@@ -101,25 +105,6 @@ def truncate_at_damage(disk: Disk, directory: Path, damage: Damage) -> list[Remo
         file.sync()
     _remove_behind(disk, directory, damage)
     _settle(disk, damage)
-    return kept
-
-
-def _keep(disk: Disk, directory: Path, damage: Damage) -> list[RemovedTail]:
-    """Copy the bytes that will be removed into `.cut` files. Return the removed parts, in the order of the log; each
-    names its copy.
-    """
-    path = damage.path
-    size = disk.size(path) - damage.position
-    kept = []
-    if size:
-        copy = copy_tail(disk, path, damage.position)
-        kept.append(RemovedTail(path, damage.position, damage.end_offset, size, copy, damage.why))
-    for base in damage.later:
-        segment = copy_segment(
-            disk, file_path(directory, base, LOG), base, f"it follows {path.name}, which was truncated"
-        )
-        if segment is not None:
-            kept.append(segment)
     return kept
 
 
@@ -194,24 +179,12 @@ def _summary_of(disk: Disk, damage: Damage) -> Summary:
     The summary gives the index files the size 0, so that it describes a segment without indexes: the indexes of the
     untruncated segment also have entries of the removed batches. The next start of the broker builds new indexes.
     """
-    log_crc = record_count = 0
-    max_timestamp = NOTHING
+    segment = GrowingSegment(disk, SegmentName.of(damage.path.parent, offset_of(damage.path.name)))
     with closing(disk.open(damage.path)) as file:
-        for _, header, head in scan_headers(file.read, 0, file.size):
-            log_crc = crc32c(head, log_crc)
-            if header.record_count:
-                max_timestamp = max(max_timestamp, header.max_timestamp)
-            if not header.is_control:
-                record_count += header.record_count
-    return Summary(
-        offset_of(damage.path.name),
-        damage.end_offset,
-        max_timestamp=max_timestamp,
-        log_size=damage.position,
-        log_crc=log_crc,
-        record_count=record_count,
-        stable_offset=damage.end_offset,
-    )
+        for position, header, head in scan_headers(file.read, 0, file.size):
+            segment.index_batch(header, position, head, sys.maxsize)
+    segment.end_offset = damage.end_offset
+    return segment.make_summary(damage.end_offset)
 
 
 def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:

@@ -3,7 +3,6 @@ summaries, and truncates the log at a damaged tail.
 """
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,13 +19,13 @@ from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.plan import NEVER, Known, RecoveryPlan, RecoveryPlanner
 from stablelog.log.recovery.replayed_snapshots import ReplayedSnapshots
-from stablelog.log.recovery.tail import RemovedTail, check_cut, copy_segment, copy_tail
+from stablelog.log.recovery.tail import RemovedTail, check_cut, keep_tail
 from stablelog.log.recovery.trust import ReplayStart
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import bad_crc
 from stablelog.log.segments.replacement import finish_interrupted
-from stablelog.log.segments.scan import check_crc, scan_batches
+from stablelog.log.segments.scan import check_crc, check_offset, scan_batches
 from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
@@ -88,7 +87,9 @@ def recover(
         planner = RecoveryPlanner(listing, open_files, known)
         plan = planner.make_plan()
         if plan is None:
-            return _create_log(listing.disk, listing.directory, planner.segment_name(planner.log_start))
+            return _create_log(
+                listing.disk, listing.directory, SegmentName.of(listing.directory, planner.log_start)
+            )
         return _Replay(listing, planner, plan, known, index_interval, progress).run()
 
 
@@ -116,49 +117,51 @@ class _Replay:
         progress: Progress | None,
     ) -> None:
         self._listing = listing
-        self._disk = listing.disk
-        self._directory = listing.directory
         self._planner = planner
         self._plan = plan
-        self._synced = plan.synced
         self._known = known
-        self._gapless_epoch = NEVER  # no gap is damage: compaction may leave gaps in sealed segments
+        self._gapless_epoch = NEVER  # the leader epoch from which on a gap in the segment is damage
         self._latest_epoch = 0  # the greatest leader epoch of the batches read so far in a segment
         self._index_interval = index_interval
         self._progress = progress
         self._done_size = 0
         self._all_size = 0
         self._epochs = LeaderEpochs()
-        self._epochs_changed = False
+        self._written_epochs = b""  # the content of their file
         self._epochs_lost = False
         self._removed_tails: list[RemovedTail] = []
-        self._snapshots = ReplayedSnapshots(listing, plan)
+        self._snapshots = ReplayedSnapshots(plan)
 
     def run(self) -> Recovered:
         plan = self._plan
         self._read_epochs(plan.trusted)
-        holds_producers = len(plan.start.producers) > 0
         sealed, growing = self._replay(plan.trusted, plan.rest, plan.start)
         end_offset = growing.end_offset
         self._snapshots.remove_past(end_offset)
-        if self._epochs.truncate_to(end_offset) or self._epochs_changed:
-            self._write_epochs()
-        if plan.log_start > end_offset:
+        self._epochs.truncate_to(end_offset)
+        self._write_epochs()
+        if self._planner.log_start > end_offset:
             raise DamageError(
-                f"{self._directory / LOG_START_FILE} says that the log begins at offset {plan.log_start}, but the log "
+                f"{self._listing.directory / LOG_START_FILE} says that the log begins at offset {self._planner.log_start}, but the log "
                 f"ends at {end_offset}. Restore the file, or the log files"
             )
         self._planner.remove_segments(plan.deleted)
         if not plan.is_log_start_written:
-            self._disk.write_atomic(self._directory / LOG_START_FILE, encode_log_start(plan.log_start))
+            self._listing.disk.write_atomic(
+                self._listing.directory / LOG_START_FILE, encode_log_start(self._planner.log_start)
+            )
         producers = plan.start.producers
         # Producers of replayed batches count, too: if there are producers, a close writes a snapshot, which records the
         # times of their last use.
-        snapshots = self._snapshots.found(
-            end_offset, self._done_size, holds_producers=holds_producers or len(producers) > 0
-        )
+        snapshots = self._snapshots.found(end_offset, self._done_size, holds_producers=len(producers) > 0)
         return Recovered(
-            sealed, growing, producers, self._epochs, plan.log_start, snapshots, self._removed_tails
+            sealed,
+            growing,
+            producers,
+            self._epochs,
+            self._planner.log_start,
+            snapshots,
+            self._removed_tails,
         )
 
     # -- leader epochs -----------------------------------------------------------------------------------------
@@ -170,28 +173,26 @@ class _Replay:
         Raises:
             DamageError: a batch of a segment that was opened by its summary has a greater epoch than the broker.
         """
-        epochs = self._plan.directory.epochs()
-        if epochs is not None and epochs.latest <= self._known.leader_epoch:
-            self._epochs = epochs
+        found = self._plan.directory.epochs()
+        self._written_epochs = (found or self._epochs).encode()
+        if found is not None and found.latest <= self._known.leader_epoch:
+            self._epochs = found
             return
-        self._epochs_changed = epochs is not None
         self._epochs_lost = True
         for segment in trusted:
             for _, header in segment.walk_unproven(0):
-                self._assign_epoch(header)
+                self._epochs.assign_epoch(header.leader_epoch, header.base_offset)
             if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
                 raise DamageError(
                     f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, but this start of the broker has only epoch "
-                    f"{self._known.leader_epoch}. Restore the file, or {self._directory.parent / 'cluster.json'}"
+                    f"{self._known.leader_epoch}. Restore the file, or {self._listing.directory.parent / 'cluster.json'}"
                 )
 
-    def _assign_epoch(self, header: BatchHeader) -> None:
-        if header.leader_epoch > self._epochs.latest:
-            self._epochs_changed = self._epochs.assign_epoch(header.leader_epoch, header.base_offset)
-
     def _write_epochs(self) -> None:
-        self._disk.write_atomic(self._directory / EPOCH_FILE, self._epochs.encode())
-        self._epochs_changed = False
+        content = self._epochs.encode()
+        if content != self._written_epochs:
+            self._listing.disk.write_atomic(self._listing.directory / EPOCH_FILE, content)
+            self._written_epochs = content
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -208,20 +209,20 @@ class _Replay:
         Returns:
             Two values: the sealed segments that remain, oldest first; and the last segment, which is ready for appends.
         """
-        names = [*(self._planner.segment_name(one.base_offset) for one in trusted), *rest]
+        names = [*(self._plan.directory.segment_name(one.base_offset) for one in trusted), *rest]
         first = max(place for place, name in enumerate(names) if name.base_offset <= start.offset)
         if self._progress is not None:
-            self._all_size = sum(self._disk.size(name.path(LOG)) for name in names[first:])
+            self._all_size = sum(self._listing.disk.size(name.path(LOG)) for name in names[first:])
         for segment in trusted[first:]:
             self._replay_trusted(segment, start)
         sealed = list(trusted)
         for place, name in enumerate(rest):
             later = rest[place + 1 :]
-            if not later:
-                self._gapless_epoch = self._known.gapless_epoch
+            # A gap in a sealed segment is no damage, because compaction may have left it.
+            self._gapless_epoch = NEVER if later else self._known.gapless_epoch
             is_within = start.progress is not None and start.progress.base_offset == name.base_offset
             known = (start.progress, start.indexes) if is_within else ()
-            growing = GrowingSegment.open_for_replay(self._disk, name, *known)
+            growing = GrowingSegment.open_for_replay(self._listing.disk, name, *known)
             damage = self._read_segment(growing, start)
             if damage is None and later:
                 damage = self._gap_behind(growing, later[0])
@@ -241,10 +242,9 @@ class _Replay:
             raise DamageError(
                 f"{following.path(LOG)} begins before the end of the segment before it. Restore both files"
             )
-        if following.base_offset == segment.end_offset or self._synced.is_clean:
+        is_from_compaction = following.base_offset in self._plan.directory.snapshots
+        if following.base_offset == segment.end_offset or self._plan.synced.is_clean or is_from_compaction:
             return None
-        if following.base_offset in self._plan.directory.snapshots:
-            return None  # compaction has left the gap between the segments
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are missing"
 
     def _replay_trusted(self, segment: SealedSegment, start: ReplayStart) -> None:
@@ -276,7 +276,7 @@ class _Replay:
         """
         if self._epochs_lost:
             for _, header in segment.walk_unproven(0):
-                self._assign_epoch(header)
+                self._epochs.assign_epoch(header.leader_epoch, header.base_offset)
         file = segment.growing_log
         marks = self._plan.directory.header_crcs(segment.base_offset)
         self._latest_epoch, changed_size, damage = 0, 0, None
@@ -303,15 +303,13 @@ class _Replay:
         """Raise DamageError if the base offset or the leader epoch of a batch is impossible at this position. The CRC
         of the batch does not cover these two fields.
         """
-        if header.base_offset < segment.end_offset:
-            wanted = f"which must be greater than {segment.end_offset - 1}"
-        elif header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
-            wanted = (
-                f"which is beyond the offsets that a segment with base offset {segment.base_offset} can hold"
+        check_offset(header, position, segment.end_offset, self._gapless_epoch)
+        if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            raise DamageError(
+                f"the batch at byte {position} begins at offset {header.base_offset}, which is beyond the offsets that "
+                f"a segment with base offset {segment.base_offset} can hold"
             )
-        elif header.leader_epoch >= self._gapless_epoch and header.base_offset != segment.end_offset:
-            wanted = f"which must be {segment.end_offset}: a batch is missing, or the offset has changed"
-        elif (
+        if (
             self._known.is_established
             and not self._latest_epoch <= header.leader_epoch <= self._known.leader_epoch
         ):
@@ -319,25 +317,21 @@ class _Replay:
                 f"the batch at offset {header.base_offset}, byte {position}, has leader epoch {header.leader_epoch}, but only "
                 f"{self._latest_epoch} to {self._known.leader_epoch} are possible"
             )
-        else:
-            return
-        raise DamageError(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
 
     def _apply_batch(
         self, segment: GrowingSegment, header: BatchHeader, position: int, batch: Buffer, start: ReplayStart
     ) -> None:
         segment.index_batch(header, position, batch[: HEADER.size], self._index_interval)
-        self._assign_epoch(header)
+        self._epochs.assign_epoch(header.leader_epoch, header.base_offset)
         self._latest_epoch = header.leader_epoch
         assert header.base_offset >= start.offset, "batches before the snapshot are not read again"
         txn = start.producers.apply_read_batch(header, batch, self._known.now_ms)
-        if txn is None:
-            return
-        if txn.aborted is not None:
-            segment.index_aborted(txn.aborted)
-        else:
-            segment.committed_count += txn.record_count
-        start.producers.end_transaction(txn)
+        if txn is not None:
+            if txn.aborted is not None:
+                segment.index_aborted(txn.aborted)
+            else:
+                segment.committed_count += txn.record_count
+            start.producers.end_transaction(txn)
 
     # -- truncating and sealing --------------------------------------------------------------------------------
 
@@ -347,12 +341,9 @@ class _Replay:
         Raises:
             DamageError: the bytes to be removed were durable, or may have been durable.
         """
-        path, file = segment.path(LOG), segment.growing_log
-        check_cut(path, file, segment.size, segment.end_offset, damage, self._synced)
-        kept = copy_tail(self._disk, path, segment.size)
-        self._removed_tails.append(
-            RemovedTail(path, segment.size, segment.end_offset, file.size - segment.size, kept, damage)
-        )
+        where = self._listing.disk, segment.path(LOG), segment.size, segment.end_offset, damage
+        check_cut(*where, self._plan.synced)
+        self._removed_tails += keep_tail(*where)
         segment.truncate_after_last()
 
     def _is_as_synced(self, segment: GrowingSegment) -> bool:
@@ -363,10 +354,10 @@ class _Replay:
         durable.
         """
         return (
-            (self._synced.is_clean or self._known.is_established)
-            and self._synced.covers(segment.end_offset - 1)
+            (self._plan.synced.is_clean or self._known.is_established)
+            and self._plan.synced.covers(segment.end_offset - 1)
             and f"{segment.base_offset:020d}{SUMMARY}" not in self._listing
-            and segment.adopt_index_files(self._listing, are_synced=self._synced.is_clean)
+            and segment.adopt_index_files(self._listing, are_synced=self._plan.synced.is_clean)
             and all(
                 self._plan.directory.indexes_up_to(progress) is not None
                 for _, progress in self._snapshots.unused_within(segment)
@@ -379,24 +370,24 @@ class _Replay:
         Raises:
             DamageError: the log ends before an offset that was durable, or durable bytes would be removed.
         """
-        if segment.end_offset < self._synced.offset:
+        if segment.end_offset < self._plan.synced.offset:
             raise DamageError(
                 f"{segment.path(LOG)} ends at offset {segment.end_offset - 1}; records up to offset "
-                f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
+                f"{self._plan.synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
                 "`stablelog repair`, which first shows what is lost"
             )
         if not later and not damage and self._is_as_synced(segment):
             return
         self._remove_segments(segment, later, damage)
-        if self._disk.exists(segment.path(SUMMARY)):
+        if self._listing.disk.exists(segment.path(SUMMARY)):
             # The summary is removed first: a segment with a summary must have a next segment, also if a crash
             # interrupts this method.
-            self._disk.remove(segment.path(SUMMARY))
-            self._disk.sync_dir(self._directory)
+            self._listing.disk.remove(segment.path(SUMMARY))
+            self._listing.disk.sync_dir(self._listing.directory)
         self._write_indexes(segment)
         segment.growing.close_files()
         segment.growing_log.sync()
-        self._disk.sync_dir(self._directory)
+        self._listing.disk.sync_dir(self._listing.directory)
         segment.growing.names_changed = False
 
     def _remove_segments(self, last: GrowingSegment, later: list[SegmentName], damage: str) -> None:
@@ -407,15 +398,14 @@ class _Replay:
         """
         damage = f"the segment follows {last.path(LOG)}, where the log was truncated: {damage}"
         for segment in later:
-            path = segment.path(LOG)
-            if not self._disk.size(path):
-                continue
-            with closing(self._disk.open(path)) as file:
-                check_cut(path, file, -1, segment.base_offset, damage, self._synced)
+            if self._listing.disk.size(segment.path(LOG)):
+                check_cut(
+                    self._listing.disk, segment.path(LOG), -1, segment.base_offset, damage, self._plan.synced
+                )
         for segment in later:
-            cut = copy_segment(self._disk, segment.path(LOG), segment.base_offset, damage)
-            if cut is not None:
-                self._removed_tails.append(cut)
+            self._removed_tails += keep_tail(
+                self._listing.disk, segment.path(LOG), 0, segment.base_offset, damage
+            )
         self._planner.remove_segments(later)
 
     def _seal(self, growing: GrowingSegment, next_base_offset: int, producers: Producers) -> SealedSegment:
@@ -426,16 +416,15 @@ class _Replay:
         segment = growing.seal(stable_offset, self._planner.open_files, end_offset=next_base_offset)
         for file in segment.files_to_sync(indexes=True):
             file.sync()
-        self._disk.sync_dir(self._directory)
-        if self._epochs_changed:
-            # The next start of the broker reads no batch before the snapshot. It takes the leader epochs of these
-            # batches from the file `leader-epoch-checkpoint`.
-            self._write_epochs()
+        self._listing.disk.sync_dir(self._listing.directory)
+        # The next start of the broker reads no batch before the snapshot. It takes the leader epochs of these batches
+        # from the file `leader-epoch-checkpoint`.
+        self._write_epochs()
         # A sealed segment needs a snapshot at its end: when the segment is deleted, only the snapshot has the
         # transactions that began in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=stable_offset)
         self._snapshots.write(producers, progress)
-        self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
+        self._listing.disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
         segment.mark_durable()
         return segment
 
@@ -445,7 +434,7 @@ class _Replay:
         """
         self._snapshots.remove_outdated(segment)
         if segment.least_aborted_offset is None:
-            self._disk.remove(segment.path(TXNINDEX))
+            self._listing.disk.remove(segment.path(TXNINDEX))
         segment.growing.write_files()
 
     def _count_read(self, size: int) -> None:

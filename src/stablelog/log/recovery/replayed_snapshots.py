@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from stablelog.log.files.listing import Listing
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.producer_state.producers import Producers
@@ -15,28 +14,24 @@ class ReplayedSnapshots:
     """The snapshots in a partition's directory, while replay rebuilds the log.
 
     Args:
-        listing: the listing of the directory.
         plan: the plan of the recovery.
     """
 
-    def __init__(self, listing: Listing, plan: RecoveryPlan) -> None:
-        self._disk = listing.disk
-        self._path = listing.directory
-        self._directory = plan.directory
-        self._start_offset = plan.start.offset
+    def __init__(self, plan: RecoveryPlan) -> None:
+        self._plan = plan
         self._offsets = set(plan.directory.snapshots)
         # Offsets of the snapshots of which a crash has left only one of the two files.
         self._partial = {
             offset
             for offset in self._offsets
-            if not all(f"{offset:020d}{suffix}" in listing for suffix in (PRODUCERS, SNAPSHOT))
+            if not all(f"{offset:020d}{suffix}" in plan.directory.listing for suffix in (PRODUCERS, SNAPSHOT))
         }
 
     def unused_within(self, segment: GrowingSegment) -> Iterator[tuple[int, Summary]]:
         """Yield (offset, segment summary) of the snapshots within a segment after the one that replay began at."""
-        begin = max(segment.base_offset, self._start_offset)
-        for offset in sorted(self._offsets.difference(self._directory.bases)):
-            found = self._directory.producers(offset) if offset > begin else None
+        begin = max(segment.base_offset, self._plan.start.offset)
+        for offset in sorted(self._offsets.difference(self._plan.directory.bases)):
+            found = self._plan.directory.producers(offset) if offset > begin else None
             if found is not None and found[1].base_offset == segment.base_offset:
                 yield offset, found[1]
 
@@ -46,29 +41,34 @@ class ReplayedSnapshots:
 
         The rebuilt time index lacks the entries that closes of the partition have added.
         """
-        outdated = [
-            offset
-            for offset, progress in self.unused_within(segment)
-            if not segment.growing.begin_with(progress)
-        ]
-        self._remove(outdated)
+        self._remove(
+            [
+                offset
+                for offset, progress in self.unused_within(segment)
+                if not segment.growing.begin_with(progress)
+            ]
+        )
 
     def remove_past(self, end_offset: int) -> None:
         """Remove the snapshots after the log's end, because new records will get these offsets."""
-        gone = [offset for offset in self._directory.snapshots if offset > end_offset]
+        gone = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
         self._remove(gone)
         if gone:
-            self._disk.sync_dir(self._path)
+            self._plan.directory.listing.disk.sync_dir(self._plan.directory.listing.directory)
 
     def _remove(self, offsets: list[int]) -> None:
         for offset in offsets:
             for suffix in (SNAPSHOT, PRODUCERS):
-                self._disk.remove(self._path / f"{offset:020d}{suffix}")
+                self._plan.directory.listing.disk.remove(
+                    self._plan.directory.listing.directory / f"{offset:020d}{suffix}"
+                )
             self._offsets.discard(offset)
 
     def write(self, producers: Producers, progress: Summary) -> None:
         """Write a snapshot at the end of a segment that was sealed, which is at the beginning of the next segment."""
-        self._disk.write_together(snapshot_files(self._path, producers.packed_copy(), progress))
+        self._plan.directory.listing.disk.write_together(
+            snapshot_files(self._plan.directory.listing.directory, producers.packed_copy(), progress)
+        )
         self._offsets.add(progress.end_offset)
         self._partial.discard(progress.end_offset)
 
@@ -81,6 +81,6 @@ class ReplayedSnapshots:
             holds_producers: whether the snapshot at which replay began has any producers.
         """
         offsets = {offset for offset in self._offsets if offset <= end_offset}
-        return Snapshots(
-            self._disk, self._path, offsets, offsets - self._partial, replayed_size, holds_producers
-        )
+        listing = self._plan.directory.listing
+        whole = offsets - self._partial
+        return Snapshots(listing.disk, listing.directory, offsets, whole, replayed_size, holds_producers)

@@ -11,7 +11,7 @@ from pathlib import Path
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError
-from stablelog.log.files.names import CUT, LOG
+from stablelog.log.files.names import CUT
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 SCAN_SIZE = 4 << 20  # how many bytes are searched at a time
@@ -77,13 +77,13 @@ class RemovedTail:
         )
 
 
-def check_cut(path: Path, file: File, position: int, end_offset: int, damage: str, synced: SyncedEnd) -> None:
+def check_cut(disk: Disk, path: Path, position: int, end_offset: int, damage: str, synced: SyncedEnd) -> None:
     """Refuse a truncation that would remove synced bytes.
 
     Args:
+        disk: the disk of the partition.
         path: the path of the log file.
-        file: the log file.
-        position: the position of the damage.
+        position: the position of the damage; -1 if the whole file is to be removed.
         end_offset: the end of the whole batches before the damage, exclusive.
         damage: a description of the damage, for the error message.
         synced: how much of the log was synced.
@@ -101,7 +101,8 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
         )
     if synced.is_recorded:
         return
-    following = next(batches_after_damage(file, position, end_offset), None)
+    with closing(disk.open(path)) as file:
+        following = next(batches_after_damage(file, position, end_offset), None)
     if following is not None:
         raise DamageError(
             f"{path}: {damage}; a whole batch of offset {following[1].base_offset} follows at byte {following[0]}, "
@@ -176,13 +177,11 @@ class _Search:
         if no such batch begins there. A batch is whole if its CRC matches.
         """
         header = self._header_at(position, end_offset)
-        if header is None:
-            return None
-        return header if crc_holds(self._file.read(position, header.size), 0, header) else None
+        is_whole = header is not None and crc_holds(self._file.read(position, header.size), 0, header)
+        return header if is_whole else None
 
     def _header_at(self, position: int, end_offset: int) -> BatchHeader | None:
-        head = self._file.read(position, HEADER.size)
-        return self._plausible(head, 0, position, end_offset)
+        return self._plausible(self._file.read(position, HEADER.size), 0, position, end_offset)
 
     def _plausible(self, content: bytes, place: int, position: int, end_offset: int) -> BatchHeader | None:
         try:
@@ -233,14 +232,26 @@ class _Search:
         return crc_holds(self._file.read(position, header.size), 0, header)
 
 
-def copy_tail(disk: Disk, path: Path, position: int) -> Path:
-    """Copy the bytes of a log file from `position` on into a `.cut` file. The copy is durable on return.
+def keep_tail(disk: Disk, path: Path, position: int, offset: int, damage: str) -> list[RemovedTail]:
+    """Copy the bytes at the end of a log file, which will be removed, into a `.cut` file. The copy is durable on return.
+
+    Its path is `<base>.cut`, or `<base>.cut.<number>` if a file of that name has other bytes.
+
+    Args:
+        disk: the disk of the partition.
+        path: the path of the log file.
+        position: the position of the first byte that will be removed.
+        offset: the first offset that will no longer be in the log.
+        damage: the reason why the log is truncated.
 
     Returns:
-        The path of the copy: `<base>.cut`, or `<base>.cut.<number>` if a file of that name has other bytes.
+        The description of these bytes; an empty list if there are none.
     """
     kept, number = path.with_suffix(CUT), 0
     with closing(disk.open(path)) as source:
+        size = source.size - position
+        if not size:
+            return []
         while disk.exists(kept) and not _is_copy(disk, kept, source, position):
             number += 1
             kept = path.with_suffix(f"{CUT}.{number}")
@@ -252,33 +263,13 @@ def copy_tail(disk: Disk, path: Path, position: int) -> Path:
                 target.append(piece)
             target.sync()
     disk.sync_dir(path.parent)
-    return kept
+    return [RemovedTail(path, position, offset, size, kept, damage)]
 
 
 def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
     """Whether a `.cut` file is an earlier, interrupted copy of the same bytes, so that it can be overwritten."""
-    size = disk.size(kept)
     with closing(disk.open(kept)) as there:
         return all(
-            there.read(at, COPY_SIZE) == source.read(position + at, min(COPY_SIZE, size - at))
-            for at in range(0, size, COPY_SIZE)
+            there.read(at, COPY_SIZE) == source.read(position + at, min(COPY_SIZE, there.size - at))
+            for at in range(0, there.size, COPY_SIZE)
         )
-
-
-def copy_segment(disk: Disk, path: Path, offset: int, damage: str) -> RemovedTail | None:
-    """Copy the whole log file of a segment that will be removed into a `.cut` file.
-
-    Args:
-        disk: the disk of the partition.
-        path: the path of the log file.
-        offset: the first offset that is no longer in the log.
-        damage: the reason why the log is truncated.
-
-    Returns:
-        The description of the removed bytes; None if the log file is empty.
-    """
-    assert path.suffix == LOG
-    size = disk.size(path)
-    if not size:
-        return None
-    return RemovedTail(path, 0, offset, size, copy_tail(disk, path, 0), damage)

@@ -69,20 +69,19 @@ def choose_replay_start(
             they are removed.
     """
     offsets = [offset for offset in reversed(directory.snapshots) if offset >= first_offset]
-    for offset in offsets:
-        is_within, indexes = offset > unknown_from, None
-        known = None if is_within and is_cut else directory.producers(offset)
+    before = [offset for offset in offsets if offset <= unknown_from]
+    for offset in before if is_cut else offsets:
+        known = directory.producers(offset)
         if known is None:
             continue
         table, progress = known
-        if is_within and progress.base_offset == unknown_from:
-            indexes = directory.indexes_up_to(progress)
+        if offset <= unknown_from:
+            return ReplayStart(offset, Producers.from_table(table, now_ms))
+        indexes = directory.indexes_up_to(progress) if progress.base_offset == unknown_from else None
         if indexes is not None:
             return ReplayStart(offset, Producers.from_table(table, now_ms), progress, indexes)
-        if not is_within:
-            return ReplayStart(offset, Producers.from_table(table, now_ms))
-    for offset in offsets:
-        kafkas = directory.kafka_producers(offset, now_ms) if offset <= unknown_from else None
+    for offset in before:
+        kafkas = directory.kafka_producers(offset, now_ms)
         if kafkas is not None:
             return ReplayStart(offset, Producers.from_table(kafkas, now_ms))
     return ReplayStart(first_offset, Producers())
@@ -97,6 +96,8 @@ class Trust:
         leader_epoch: the leader epoch of the last start of the broker.
 
     Attributes:
+        sealed: by base offset: the summaries of the segments that a start opens by their summaries, without reading
+            their log files first.
         vouched_end: the offset of the snapshot up to which a start does not read the growing segment; None if it reads
             all of the segment.
     """
@@ -104,64 +105,49 @@ class Trust:
     def __init__(self, directory: PartitionDirectory, bases: list[int], leader_epoch: int) -> None:
         self._directory = directory
         self._bases = bases
-        self._leader_epoch = leader_epoch
-        segments = [self._name(base) for base in bases]
-        summaries = list(trusted_summaries(directory, segments))
+        summaries = trusted_summaries(directory, [directory.segment_name(base) for base in bases])
         # If a segment does not end where the next one begins, a segment between them is missing, and a start of the broker
         # refuses the log. The start does not get to the later segments, so it trusts none of them.
         sealed = takewhile(
             lambda pair: pair[0].end_offset == pair[1], zip(summaries, bases[1:], strict=False)
         )
-        self._sealed = {summary.base_offset: summary for summary, _ in sealed}
+        self.sealed = {summary.base_offset: summary for summary, _ in sealed}
         epochs = directory.epochs()
         is_epoch_file_used = epochs is not None and epochs.latest <= leader_epoch
-        self._refused = set() if is_epoch_file_used else set(self._find_refused())
-        start = self._start(self._unread, is_cut=False)
-        self.vouched_end = None
-        if start.progress is not None and start.progress.base_offset == bases[-1]:
-            self.vouched_end = start.offset
+        self._refused = set() if is_epoch_file_used else set(self._find_refused(leader_epoch))
+        # The base offset of the first segment that a start of the broker reads, because it cannot open it by its summary.
+        self._unread = bases[len(self.sealed)]
+        start = self.replay_start(None)
+        is_within_last = start.progress is not None and start.progress.base_offset == bases[-1]
+        self.vouched_end = start.offset if is_within_last else None
 
-    def _name(self, base_offset: int) -> SegmentName:
-        return SegmentName.of(self._directory.listing.directory, base_offset)
-
-    @property
-    def _unread(self) -> int:
-        """The base offset of the first segment that a start of the broker reads, because it cannot open it by its
-        summary.
-        """
-        return self._bases[len(self._sealed)]
-
-    def _start(self, unknown_from: int, *, is_cut: bool) -> ReplayStart:
-        return choose_replay_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
-
-    def _find_refused(self) -> Iterator[int]:
+    def _find_refused(self, leader_epoch: int) -> Iterator[int]:
         """Yield the base offsets of the sealed segments that a start refuses: the leader epoch of a batch cannot be
-        read, or is greater than the broker's own.
+        read, or is greater than the broker's own, which is `leader_epoch`.
         """
-        for base, summary in self._sealed.items():
-            segment = SealedSegment(self._directory.listing.disk, self._name(base), summary, OpenFiles())
+        for base, summary in self.sealed.items():
+            segment = SealedSegment(
+                self._directory.listing.disk, self._directory.segment_name(base), summary, OpenFiles()
+            )
             try:
-                if any(header.leader_epoch > self._leader_epoch for _, header in segment.walk_unproven(0)):
+                if any(header.leader_epoch > leader_epoch for _, header in segment.walk_unproven(0)):
                     yield base
             except DamageError:
                 yield base
             finally:
                 segment.close()
 
-    def is_sealed(self, base_offset: int) -> bool:
-        """Whether a start of the broker opens a segment by its summary, without reading its log file first."""
-        return base_offset in self._sealed
-
-    def replay_start(self, cut_base: int | None) -> int:
-        """Return the offset where a start of the broker begins to replay the log.
+    def replay_start(self, cut_base: int | None) -> ReplayStart:
+        """Return where a start of the broker begins to replay the log.
 
         Args:
             cut_base: the base offset of the segment in which the log is truncated before this start; None if it is not
                 truncated.
         """
-        if cut_base is None:
-            return self._start(self._unread, is_cut=False).offset
-        return self._start(min(self._unread, cut_base), is_cut=True).offset
+        unknown_from = self._unread if cut_base is None else min(self._unread, cut_base)
+        return choose_replay_start(
+            self._directory, self._bases[0], unknown_from, 0, is_cut=cut_base is not None
+        )
 
     def reads_segment(self, base_offset: int, replay_start: int) -> bool:
         """Return whether a start of the broker reads a sealed segment, and checks its batch headers and markers. The
@@ -171,5 +157,5 @@ class Trust:
             base_offset: the base offset of the segment.
             replay_start: the offset where this start begins to replay the log: see `replay_start`.
         """
-        summary = self._sealed.get(base_offset)
+        summary = self.sealed.get(base_offset)
         return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)

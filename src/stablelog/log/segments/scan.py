@@ -70,6 +70,24 @@ def _read_chunk(read: Read, position: int, end: int, needed: int, read_size: int
     return chunk
 
 
+def check_offset(header: BatchHeader, position: int, end_offset: int, gapless_epoch: int) -> None:
+    """Raise DamageError if the offset of a batch does not follow the batches before it.
+
+    Args:
+        header: the header of the batch.
+        position: the position of the batch in the log file, for the message.
+        end_offset: the end of the batches before it, exclusive.
+        gapless_epoch: a leader epoch. From this epoch on, no offset may be missing between batches.
+    """
+    if header.base_offset < end_offset:
+        wanted = f"which must be greater than {end_offset - 1}"
+    elif header.leader_epoch >= gapless_epoch and header.base_offset != end_offset:
+        wanted = f"which must be {end_offset}: a batch is missing, or the offset has changed"
+    else:
+        return
+    raise DamageError(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
+
+
 def check_crc(header: BatchHeader, batch: Buffer, position: int) -> None:
     """Raise DamageError if the CRC of a batch does not match its bytes. `position`, in the log file, is for the
     message.

@@ -59,15 +59,15 @@ def verify_directory(
     yield from _verify_epochs(state)
     last = state.path(bases[-1], LOG)
     if state.end_offset < recovery_point and disk.exists(last):
-        message = (
-            f"ends at offset {state.end_offset - 1}; records up to offset {recovery_point - 1} were durable"
+        yield FileFinding(
+            last,
+            f"ends at offset {state.end_offset - 1}; records up to offset {recovery_point - 1} were durable",
         )
-        yield FileFinding(last, message)
     if log_start is not None and log_start > state.end_offset:
-        message = (
-            f"says that the log begins at offset {log_start}, but the log ends at offset {state.end_offset}"
+        yield FileFinding(
+            directory / LOG_START_FILE,
+            f"says that the log begins at offset {log_start}, but the log ends at offset {state.end_offset}",
         )
-        yield FileFinding(directory / LOG_START_FILE, message)
     # A running broker may have deleted a segment during the verification; the end of the log is then not known.
     if state.are_begins_known and all(disk.exists(state.path(base, LOG)) for base in bases):
         yield from snapshots.prove_past_end()

@@ -1,8 +1,8 @@
 """Verification of one segment: checks its batches, and compares its indexes and its summary with them."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from crc32c import crc32c
@@ -10,12 +10,14 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, BatchHeader
 from stablelog.env.disk import File
 from stablelog.errors import DamageError, UnknownFormatError
-from stablelog.log.files.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
+from stablelog.log.files.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX, SegmentName
 from stablelog.log.indexes.offset_index import OffsetIndex
 from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.indexes.time_index import TimeIndex
 from stablelog.log.indexes.transaction_index import ENTRY, AbortedTxn, TransactionIndex
-from stablelog.log.segments.scan import TornError, check_crc, scan_batches
+from stablelog.log.recovery.plan import NEVER
+from stablelog.log.segments.growing_segment import GrowingSegment
+from stablelog.log.segments.scan import TornError, check_crc, check_offset, scan_batches
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.verify.snapshots import SnapshotProof
 from stablelog.log.verify.state import FileFinding, LogState
@@ -27,28 +29,6 @@ COVERED: Final = {  # by name of a summary's field that describes another file: 
     "timeindex_crc": TIMEINDEX,
     "txnindex_crc": TXNINDEX,
 }
-
-
-@dataclass(slots=True)
-class _Batches:
-    """What the batches of a segment contain, up to the last one that was read.
-
-    Attributes:
-        max_timestamp: the greatest timestamp of batches with records.
-        max_timestamp_of_all: the greatest timestamp of all batches, including those that compaction has emptied.
-            Kafka's time index counts these, too.
-        empty_aborts: the producer ids of abort markers that end no open transaction, by the offset of the marker.
-    """
-
-    end_offset: int
-    size: int = 0
-    log_crc: int = 0
-    record_count: int = 0
-    committed_count: int = 0
-    max_timestamp: int = NOTHING
-    max_timestamp_of_all: int = NOTHING
-    aborted: list[AbortedTxn] = field(default_factory=list)
-    empty_aborts: dict[int, int] = field(default_factory=dict)
 
 
 class SegmentProof:
@@ -75,9 +55,15 @@ class SegmentProof:
         self._snapshots = snapshots
         self._base_offset = base_offset
         self._following = following
-        self._is_last = following is None
         self._gapless_epoch = gapless_epoch
-        self._seen = _Batches(base_offset)
+        # What the batches contain, up to the last one that was read.
+        self._seen = GrowingSegment(state.disk, SegmentName.of(state.directory, base_offset))
+        # The greatest timestamp of all batches, including those that compaction has emptied: Kafka's time index counts
+        # these, too.
+        self._max_timestamp_of_all = NOTHING
+        self._aborted: list[AbortedTxn] = []  # the transactions that were aborted in the segment
+        # By offset of the marker: the producer ids of abort markers that end no open transaction.
+        self._empty_aborts: dict[int, int] = {}
         self._offset_place = self._time_place = 0  # the number of the next entry to be checked in each index
         self._last_indexed = NOTHING  # the offset in the last checked entry of the offset index
 
@@ -115,7 +101,7 @@ class SegmentProof:
             state.is_compacted = True  # Kafka's compaction may have removed the last batches
         yield from self._snapshots.prove_up_to(state.end_offset)
         if is_whole:
-            if not self._is_last:
+            if self._following is not None:
                 yield from self._prove_index_ends()
             yield from self._prove_txn_index()
             yield from self._prove_summary()
@@ -135,13 +121,16 @@ class SegmentProof:
         Raises:
             DamageError: the bytes at the position of a batch are no batch, or have changed since they were written.
         """
-        marks = self._snapshots.header_crcs(self._base_offset) if self._is_last else {}
+        marks = self._snapshots.header_crcs(self._base_offset) if self._following is None else {}
+        gapless_epoch = self._gapless_epoch if self._following is None else NEVER
         seen = self._seen
         try:
             for position, header, batch in scan_batches(file.read, 0, file.size):
                 check_crc(header, batch, position)
-                self._check_offsets(header, position)
+                check_offset(header, position, seen.end_offset, gapless_epoch)
                 yield from self._advance_to(header)
+                seen.index_batch(header, position, batch[: HEADER.size], sys.maxsize)
+                self._max_timestamp_of_all = max(self._max_timestamp_of_all, header.max_timestamp)
                 yield from self._prove_entries(position, header)
                 self._apply_batch(header, batch)
                 if marks.get(seen.size, seen.log_crc) != seen.log_crc:
@@ -151,20 +140,8 @@ class SegmentProof:
                     )
                     marks = {}
         except TornError:
-            if not self._is_last:
+            if self._following is not None:
                 raise
-
-    def _check_offsets(self, header: BatchHeader, position: int) -> None:
-        """Raise DamageError if the offset of a batch does not follow that of the batch before."""
-        end_offset = self._seen.end_offset
-        begins = f"the batch at byte {position} begins at offset {header.base_offset}"
-        if header.base_offset < end_offset:
-            raise DamageError(f"{begins}, which must be greater than {end_offset - 1}")
-        is_gapless = self._is_last and header.leader_epoch >= self._gapless_epoch
-        if is_gapless and header.base_offset > end_offset:
-            raise DamageError(
-                f"{begins}; the offsets from {end_offset} on are missing, or the offset of this batch has changed"
-            )
 
     def _advance_to(self, header: BatchHeader) -> Iterator[FileFinding]:
         """Update the state of the log up to the beginning of a batch. Yield a finding for each snapshot on the way that
@@ -175,41 +152,25 @@ class SegmentProof:
         if header.base_offset > state.end_offset or not header.record_count or not is_whole:
             state.is_compacted = True
         yield from self._snapshots.prove_up_to(header.base_offset)
-        if header.leader_epoch > state.epochs.latest:
-            state.epochs.assign_epoch(header.leader_epoch, header.base_offset)
+        state.epochs.assign_epoch(header.leader_epoch, header.base_offset)
         if header.last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
             yield self._finding(
                 LOG, f"the batch of offset {header.base_offset} is past what the segment can hold"
             )
 
     def _apply_batch(self, header: BatchHeader, batch: memoryview) -> None:
-        state, seen = self._state, self._seen
+        state = self._state
         txn = state.producers.apply_read_batch(header, batch, 0)
         if txn is not None:
             if txn.aborted is not None:
-                seen.aborted.append(txn.aborted)
+                self._aborted.append(txn.aborted)
             else:
-                seen.committed_count += txn.record_count
+                self._seen.committed_count += txn.record_count
             state.producers.end_transaction(txn)
             state.producers.move_high_watermark(header.next_offset)
         elif header.is_control and state.is_compacted:
-            seen.empty_aborts[header.base_offset] = header.producer_id
-        if not header.is_control:
-            seen.record_count += header.record_count
-            if not header.is_transactional:
-                seen.committed_count += header.record_count
-        seen.log_crc = crc32c(batch[: HEADER.size], seen.log_crc)
-        seen.max_timestamp, seen.max_timestamp_of_all = self._times_with(header)
-        seen.size += header.size
-        seen.end_offset = state.end_offset = header.next_offset
-
-    def _times_with(self, header: BatchHeader) -> tuple[int, int]:
-        """Return two timestamps of the segment up to and including a batch: the greatest one of the batches with
-        records, and the greatest one of all batches. An entry of the time index may have either.
-        """
-        seen = self._seen
-        of_records = header.max_timestamp if header.record_count else NOTHING
-        return max(seen.max_timestamp, of_records), max(seen.max_timestamp_of_all, header.max_timestamp)
+            self._empty_aborts[header.base_offset] = header.producer_id
+        state.end_offset = header.next_offset
 
     # -- offset and time index ---------------------------------------------------------------------------------
 
@@ -225,17 +186,16 @@ class SegmentProof:
             elif offset < header.last_offset or self._last_indexed >= header.base_offset:
                 # Before 4.2, Kafka wrote the last offset of a whole append into the entry. An append may consist of
                 # several batches, so this offset may be greater than the last offset of the batch.
-                batch = f"[{header.base_offset}, {header.last_offset}]"
                 yield self._finding(
                     INDEX,
-                    f"entry {place} says offset {offset} for byte {at}, but the batch there has the offsets {batch}",
+                    f"entry {place} says offset {offset} for byte {at}, but the batch there has the offsets [{header.base_offset}, {header.last_offset}]",
                 )
             self._last_indexed = offset
             self._offset_place += 1
         place = self._time_place
         if place < len(self._time_index) and self._time_index[place][1] <= header.last_offset:
             timestamp, offset = self._time_index[place]
-            greatest = self._times_with(header)
+            greatest = self._seen.max_timestamp, self._max_timestamp_of_all
             if timestamp not in greatest or offset < header.base_offset:
                 yield self._finding(
                     TIMEINDEX,
@@ -245,14 +205,14 @@ class SegmentProof:
 
     def _prove_index_ends(self) -> Iterator[FileFinding]:
         """Yield a finding for each index with an entry that points past the last batch of a sealed segment."""
-        if self._offset_place < len(self._offset_index):
-            at = self._offset_index[self._offset_place][1]
-            yield self._finding(INDEX, _no_batch(self._offset_place, at))
-        if self._time_place < len(self._time_index):
-            offset = self._time_index[self._time_place][1]
+        place = self._offset_place
+        if place < len(self._offset_index):
+            yield self._finding(INDEX, _no_batch(place, self._offset_index[place][1]))
+        place = self._time_place
+        if place < len(self._time_index):
             yield self._finding(
                 TIMEINDEX,
-                f"entry {self._time_place} says offset {offset}, which is after the end of the segment",
+                f"entry {place} says offset {self._time_index[place][1]}, which is after the end of the segment",
             )
 
     # -- transaction index -------------------------------------------------------------------------------------
@@ -260,12 +220,11 @@ class SegmentProof:
     def _prove_txn_index(self) -> Iterator[FileFinding]:
         content, seen = self._indexes[TXNINDEX], self._seen
         torn = len(content) % ENTRY.size
-        if torn and not self._is_last:
+        if torn and self._following is not None:
             yield self._finding(TXNINDEX, f"has {len(content)} bytes, so its last entry is incomplete")
         index = TransactionIndex(content[: len(content) - torn])
-        found = [index[place] for place in range(len(index))]
-        wanted = seen.aborted
-        if self._is_last:
+        found, wanted = [index[place] for place in range(len(index))], self._aborted
+        if self._following is None:
             found = [txn for txn in found if txn.last_offset < seen.end_offset]
             wanted = wanted[: len(found)]
         if found == wanted:
@@ -298,7 +257,7 @@ class SegmentProof:
         for there in by_end.values():
             # Kafka's compaction keeps an entry until it removes the abort marker, even if no record of the transaction
             # remains.
-            is_marked = self._seen.empty_aborts.get(there.last_offset) == there.producer_id
+            is_marked = self._empty_aborts.get(there.last_offset) == there.producer_id
             if self._state.are_begins_known and not is_marked:
                 yield self._finding(TXNINDEX, f"the log has no transaction of the entry {there}")
 
@@ -315,14 +274,13 @@ class SegmentProof:
         path = self._state.path(self._base_offset, SUMMARY)
         for name, value in self._summary_fields().items():
             said = getattr(summary, name)
-            if said == value:
-                continue
-            # The summary matches its own CRC. So the file that the field describes has changed, not the summary.
-            suffix = COVERED.get(name)
-            if suffix is None:
-                yield FileFinding(path, f"{name} is {said}, but the files have {value}")
-            else:
-                yield self._finding(suffix, f"has {name} {value}, but {path.name} says {said}")
+            if said != value:
+                # The summary matches its own CRC. So the file that the field describes has changed, not the summary.
+                suffix = COVERED.get(name)
+                if suffix is None:
+                    yield FileFinding(path, f"{name} is {said}, but the files have {value}")
+                else:
+                    yield self._finding(suffix, f"has {name} {value}, but {path.name} says {said}")
 
     def _summary_fields(self) -> dict[str, int]:
         """Compute the fields of the summary that can be derived from the log."""
@@ -342,7 +300,7 @@ class SegmentProof:
             if state.are_counts_known:
                 fields["committed_count"] = seen.committed_count
             fields["stable_offset"] = state.producers.first_open_offset(seen.end_offset)
-            fields["least_aborted_offset"] = min((txn.first_offset for txn in seen.aborted), default=NOTHING)
+            fields["least_aborted_offset"] = min((txn.first_offset for txn in self._aborted), default=NOTHING)
         return fields
 
 

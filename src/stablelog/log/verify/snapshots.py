@@ -73,8 +73,10 @@ class SnapshotProof:
     def prove_past_end(self) -> Iterator[FileFinding]:
         """Yield a finding for each snapshot after the end of the log."""
         for offset in self._pending:
-            message = f"is a snapshot of offset {offset}, but the log ends at offset {self._state.end_offset}"
-            yield FileFinding(self._state.path(offset, SNAPSHOT), message)
+            yield FileFinding(
+                self._state.path(offset, SNAPSHOT),
+                f"is a snapshot of offset {offset}, but the log ends at offset {self._state.end_offset}",
+            )
             yield from self._prove(offset, is_known=False)
 
     def _prove(self, offset: int, *, is_known: bool) -> Iterator[FileFinding]:
@@ -126,8 +128,10 @@ class SnapshotProof:
         for suffix, size, crc in zip(INDEX_SUFFIXES, *progress.index_files, strict=True):
             content = (state.content(base_offset, suffix) or b"")[:size]
             if len(content) < size or crc32c(content) != crc:
-                message = f"has other content in its first {size} bytes than {path.name} says"
-                yield FileFinding(state.path(base_offset, suffix), message)
+                yield FileFinding(
+                    state.path(base_offset, suffix),
+                    f"has other content in its first {size} bytes than {path.name} says",
+                )
 
 
 def agrees_with_log(said: ProducerEntry, known: ProducerEntry, batch_count: int) -> bool:
