@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
+from stablelog.tier.cut_points import CutPoint
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.remote_segment import RemoteSegment
 
@@ -46,23 +47,12 @@ class ObjectExtent:
     batches.
 
     Attributes:
-        crc_before: CRC-32C over the headers of all batches of the log file before the range; None if it is unknown.
-        crc_after: CRC-32C over the headers of all batches of the log file up to the end of the range; None if it is
-            unknown.
-        start: the offset at which the range begins in the log.
-        end: the offset at which it ends.
-        points: the cut points inside the range: the position in the log file, and the CRC-32C over the headers of all
-            batches before it.
+        key: the key of the log file.
+        edges: the begin of the range, the cut points inside, and its end, in order.
     """
 
     key: str
-    position: int
-    size: int
-    crc_before: int | None
-    crc_after: int | None
-    start: int
-    end: int
-    points: tuple[tuple[int, int], ...] = ()
+    edges: tuple[CutPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)

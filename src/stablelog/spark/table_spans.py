@@ -9,36 +9,43 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from stablelog.spark.planning import Piece
 
+_Segment = TypeVar("_Segment")
 
-class TableRow(Protocol):
-    """A part of a log file, or of a log."""
 
-    @property
-    def start_offset(self) -> int:
-        """The first offset of the part."""
+class LogPart(NamedTuple, Generic[_Segment]):
+    """A part of a segment's log file: the bytes from `position` to `end_position`, which contain the offsets from
+    `start_offset` to `end_offset`. Both ends are exclusive.
 
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last one."""
+    Attributes:
+        segment: the segment.
+        start_offset: the first offset of the part.
+        end_offset: the offset after the last one.
+        position: the position of its first byte.
+        end_position: the position after its last byte.
+        size_before: bytes of all earlier parts in the table.
+    """
 
-    @property
-    def size_before(self) -> int:
-        """Bytes of all earlier rows of the table."""
+    segment: _Segment
+    start_offset: int
+    end_offset: int
+    position: int
+    end_position: int
+    size_before: int = 0
 
     @property
     def size(self) -> int:
         """Bytes of the part."""
+        return self.end_position - self.position
 
 
 _Source = TypeVar("_Source")
-_Row = TypeVar("_Row", bound=TableRow)
 
 
-class TableSpan(ABC, Generic[_Source, _Row]):
+class TableSpan(ABC, Generic[_Source, _Segment]):
     """A range of offsets of one partition. All spans of the partition share one table of stored bytes.
 
     Args:
@@ -46,10 +53,12 @@ class TableSpan(ABC, Generic[_Source, _Row]):
         start: the first offset, or position in commit order.
         end: the offset or position after the last one.
         topic_id: the id of the topic.
-        table: rows in the order of offsets, among them those of the range.
+        table: parts of log files in the order of offsets, among them those of the range.
     """
 
-    def __init__(self, source: _Source, start: int, end: int, topic_id: str, table: Sequence[_Row]) -> None:
+    def __init__(
+        self, source: _Source, start: int, end: int, topic_id: str, table: Sequence[LogPart[_Segment]]
+    ) -> None:
         self._source = source
         self.start = start
         self.end = end
@@ -67,7 +76,7 @@ class TableSpan(ABC, Generic[_Source, _Row]):
         return bisect_left(self._table, self.end, self._first, key=attrgetter("start_offset"))
 
     @property
-    def rows(self) -> Sequence[_Row]:
+    def rows(self) -> Sequence[LogPart[_Segment]]:
         """The rows that contain the range."""
         return self._table[self._first : self._after]
 

@@ -14,13 +14,14 @@ from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.env.objects.opening import open_store
 from stablelog.errors import DamageError, DataLossError, StablelogError, UnavailableError
 from stablelog.spark import count
-from stablelog.spark.objects.download import proven_parts
+from stablelog.spark.objects.download import ranges_of
+from stablelog.spark.objects.object_spans import log_edges
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.spark.objects.whole_batches import WholeBatches, batches_of
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
-from stablelog.spark.planning import TaskLimits
+from stablelog.spark.planning import ObjectExtent, TaskLimits
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source.object_log import ObjectLog
 from stablelog.spark.source.ranges import Range
@@ -93,16 +94,15 @@ def test_no_batch_is_used_before_the_proof_of_the_headers_of_its_part(s3):
     store = open_store(options["path"], allow_http=True, options=server.options)
     (partition,) = Prefix(store).partitions("large")
     segment = Prefix(store).last_manifest(partition).segments[0]
-    edges = [(one.position, one.header_crc) for one in cut_points(segment)]
-    parts = proven_parts(
-        segment.log_key(partition), [(0, 0), *edges, (segment.size, segment.summary.log_crc)]
-    )
+    edges = log_edges(segment, cut_points(segment))
+    extent = ObjectExtent(segment.log_key(partition), tuple(edges))
+    parts = [one.place for one in ranges_of(extent)]
     assert len(parts) > 1
-    found = batches_of(store, parts, [(segment.base_offset, segment.end_offset)] * len(parts))
+    found = batches_of(store, [extent])
     seen = []
     with pytest.raises(DamageError, match=f"from byte {parts[-1].start}: the headers of its batches"):
-        seen.extend(number for number, _ in found)
-    assert set(seen) == set(range(len(parts) - 1))
+        seen.extend(part for part, _ in found)
+    assert set(seen) == set(parts[:-1])
 
 
 @pytest.mark.extended
@@ -112,13 +112,13 @@ def test_each_stretch_of_a_log_file_is_proven_alone(s3, begins_at_cut):
     given = {**options, "subscribe": "large", "failOnDataLoss": "true"}
     planned = tasks(given, TaskLimits(target_size=10 << 20))
     extents = [extent for pieces in planned for piece in pieces for extent in piece.stored.extents]
-    assert [extent.position > 0 for extent in extents] == [False, True] * (len(extents) // 2)
+    assert [extent.edges[0].position > 0 for extent in extents] == [False, True] * (len(extents) // 2)
     whole = [row for pieces in planned for row in rows(given, "offset", planned=[pieces])]
     assert whole == [(offset,) for offset in range(len(whole))]
-    damaged = next(one for one in extents if (one.position > 0) == begins_at_cut)
+    damaged = next(one for one in extents if (one.edges[0].position > 0) == begins_at_cut)
     key = f"prefix/{damaged.key}"
     content = server.objects[key]
-    inside = [at for at in starts(content) if damaged.position < at < damaged.position + damaged.size]
+    inside = [at for at in starts(content) if damaged.edges[0].position < at < damaged.edges[-1].position]
     server.objects[key] = flipped(content, inside[3] + 7)
     for pieces in planned:
         touched = damaged in [extent for piece in pieces for extent in piece.stored.extents]
@@ -226,7 +226,12 @@ def test_a_plan_needs_one_list_and_one_manifest_and_no_index(s3):
     assert sum(number for (kind, key), number in keys.items() if "/pins/" in key and kind == "put") == 1
     server.keys.clear()
     assert len(rows({**options, "subscribe": "large"}, "offset", planned=planned)) > 5000
-    size = sum(extent.size for pieces in planned for piece in pieces for extent in piece.stored.extents)
+    size = sum(
+        extent.edges[-1].position - extent.edges[0].position
+        for pieces in planned
+        for piece in pieces
+        for extent in piece.stored.extents
+    )
     gets = sum(number for (kind, _), number in server.keys.items() if kind == "get")
     assert size / (10 << 20) <= gets <= size / (8 << 20) + sum(map(len, planned)) * 2
     assert {kind for kind, _ in server.keys} == {"get"}
@@ -424,7 +429,7 @@ def test_batches_of_any_size_are_divided_at_any_place():
     )
     headers = b"".join(content[at : at + HEADER.size] for at in starts(content))
     for size in (1, 7, 60, 61, 62, 200, 5_000, len(content)):
-        whole = WholeBatches(0, len(content), 0, 100)
+        whole = WholeBatches(len(content), 0, 100)
         found = b""
         for at in range(0, len(content), size):
             for batches in whole.batches_in(content[at : at + size]):
@@ -437,6 +442,6 @@ def test_batches_of_any_size_are_divided_at_any_place():
 def test_a_batch_that_exceeds_its_part_is_refused_before_it_is_gathered():
     content = bytearray(encode_batch([Record(0, 0, None, bytes(1_000))]))
     content[8:12] = (1 << 30).to_bytes(4, "big")
-    whole = WholeBatches(0, len(content), 0, 100)
+    whole = WholeBatches(len(content), 0, 100)
     with pytest.raises(DamageError, match="a batch has 1073741836 bytes"):
         list(whole.batches_in(content))

@@ -147,8 +147,7 @@ def test_the_aborted_transactions_of_any_range_are_those_of_a_linear_scan(places
             assert [txn[:3] for txn in found] == wanted
             assert is_complete or remote is places.early
         for files in (places.files, places.stored, places.kafka):
-            find = files.aborted if files is places.files else files.aborted_txns
-            assert [txn[:3] for txn in find(start, end)] == by_first
+            assert [txn[:3] for txn in files.aborted(start, end)] == by_first
 
 
 def test_the_batch_of_any_offset_is_that_of_a_linear_scan(places):

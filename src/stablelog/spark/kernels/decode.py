@@ -7,9 +7,13 @@ passes all addresses and sizes in arrays of 64-bit integers. The source code of 
 start.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
+from stablelog.errors import DamageError
 from stablelog.spark.kernels.cache import kernel
 
 SOURCE = "stablelog.spark.kernels.decode_source"
@@ -22,6 +26,7 @@ TABLE_WIDTH = 12
 # The indexes of the values in the array `state` of `scan_batches`.
 SCAN_ADDRESS, SCAN_SIZE, SCAN_POSITION, SCAN_COUNT, SCAN_COUNT_MAX = range(5)
 SCAN_WIDTH = 5
+TABLE_LENGTH = 1024  # Maximum of batch headers that one call of a kernel reads.
 
 # The indexes of the values in the array `state` of `decode_batches`: how far the kernel has decoded, the range of
 # offsets and the columns to decode, and how full the columns are.
@@ -63,6 +68,35 @@ def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> 
     assert table.shape[1] == TABLE_WIDTH
     assert state[SCAN_COUNT_MAX] <= len(table)
     return kernel(SOURCE, "scan_batches")(state, table)
+
+
+def batch_tables(data: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.int64]]:
+    """Read the headers of the whole batches that the bytes begin with. Yield tables with a row for each batch. The next
+    table overwrites the one before it.
+
+    Raises:
+        DamageError: some bytes are not the header of a batch. The batches before them were yielded.
+    """
+    table = np.zeros((TABLE_LENGTH, TABLE_WIDTH), np.int64)
+    state = np.zeros(SCAN_WIDTH, np.int64)
+    state[SCAN_ADDRESS], state[SCAN_SIZE], state[SCAN_COUNT_MAX] = data.ctypes.data, len(data), len(table)
+    count = len(table)
+    while count == len(table):
+        status = scan_batches(state, table)
+        count = int(state[SCAN_COUNT])
+        if count:
+            yield table[:count]
+        if status != DONE:
+            raise DamageError(
+                f"the bytes at position {int(state[SCAN_POSITION])} of a range are not the header of a batch"
+            )
+
+
+def crc_of_headers(data: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], crc: int) -> int:
+    """Continue a CRC-32C over the headers of the batches in `table`, whose bytes are in `data`."""
+    # A view of the bytes of a header at each position, without a copy.
+    headers_at = np.lib.stride_tricks.sliding_window_view(data, HEADER_SIZE)
+    return crc32c(headers_at[table[:, POSITION]].tobytes(), crc)
 
 
 def decode_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:

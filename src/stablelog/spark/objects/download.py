@@ -1,12 +1,15 @@
 """Download of parts of log files: several ranges at a time, in their order."""
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from stablelog.env.disk import Buffer
 from stablelog.env.objects.retrying_store import ObjectStore
+from stablelog.spark.planning import ObjectExtent
 from stablelog.types import ObjectRange, RangeProof
 
 RANGE_SIZE: Final = 8 << 20
@@ -51,23 +54,30 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def proven_parts(key: str, edges: Sequence[tuple[int, int]]) -> list[ObjectRange]:
-    """Divide a part of a log file at cut points into pieces of about RANGE_SIZE bytes. Each piece has the CRCs that
-    prove its batch headers.
+class LogRange(NamedTuple):
+    """A byte range of a log file that is downloaded and proven alone, and the offsets at which it begins and ends."""
 
-    Args:
-        key: the key of the log file.
-        edges: the begin of the part, its cut points, and its end: the position, and the CRC-32C over the headers of all
-            batches before it.
+    place: ObjectRange
+    start: int
+    end: int
+
+
+def ranges_of(extent: ObjectExtent) -> list[LogRange]:
+    """Divide a part of a log file at its cut points into ranges of about RANGE_SIZE bytes. Each range has the CRCs that
+    prove its batch headers, if they are known.
     """
-    parts: list[ObjectRange] = []
-    begin, rest = edges[0], edges[1:]
-    for place, edge in enumerate(rest):
-        following = rest[place + 1] if place + 1 < len(rest) else None
-        if following is None or following[0] - begin[0] > PART_SIZE:
-            parts.append(ObjectRange(key, begin[0], edge[0] - begin[0], RangeProof(edge[1], begin[1])))
-            begin = edge
-    return parts
+    found: list[LogRange] = []
+    place, edges = 0, extent.edges
+    while place < len(edges) - 1:
+        begin = edges[place]
+        after = bisect_right(edges, begin.position + PART_SIZE, key=attrgetter("position"))
+        place = max(after - 1, place + 1)
+        end = edges[place]
+        # The begin of a range has a CRC if its end has one.
+        proof = None if end.header_crc is None else RangeProof(end.header_crc, begin.header_crc)
+        part = ObjectRange(extent.key, begin.position, end.position - begin.position, proof)
+        found.append(LogRange(part, begin.offset, end.offset))
+    return found
 
 
 def _ranges(parts: Sequence[ObjectRange]) -> Iterator[tuple[int, ObjectRange]]:

@@ -31,7 +31,7 @@ class LoadedRanges:
         self._size = 0
         self._loaded: OrderedDict[ObjectRange, Buffer] = OrderedDict()
         self._coming: dict[ObjectRange, Future[Buffer]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(THREAD_COUNT, "stablelog-load")  # It begins without threads.
 
     def get(self, wanted: ObjectRange) -> Buffer:
         """Return the bytes of a range. A whole object that does not exist is empty.
@@ -43,11 +43,10 @@ class LoadedRanges:
         """
         if wanted in self._loaded:
             self._loaded.move_to_end(wanted)
-            return self._loaded[wanted]
-        coming = self._coming.pop(wanted, None)
-        content = self._load(wanted) if coming is None else coming.result()
-        self._keep(wanted, content)
-        return content
+        else:
+            coming = self._coming.pop(wanted, None)
+            self._keep(wanted, self._load(wanted) if coming is None else coming.result())
+        return self._loaded[wanted]
 
     def _keep(self, wanted: ObjectRange, content: Buffer) -> None:
         self._loaded[wanted] = content
@@ -68,16 +67,12 @@ class LoadedRanges:
     def load_ahead(self, ranges: Iterable[ObjectRange]) -> None:
         """Begin to load ranges that a reader will need soon."""
         for wanted in ranges:
-            if self.has(wanted) or len(self._coming) >= THREAD_COUNT:
-                continue
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(THREAD_COUNT, "stablelog-load")
-            self._coming[wanted] = self._threads.submit(self._load, wanted)
+            if not self.has(wanted) and len(self._coming) < THREAD_COUNT:
+                self._coming[wanted] = self._threads.submit(self._load, wanted)
 
     def close(self) -> None:
         """Stop loading."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def mark_consumed(self, wanted: ObjectRange) -> None:
         """Do nothing: in commit order, other transactions may need the same range. When the cache is full, the range

@@ -46,8 +46,7 @@ def object_fault(
 
 
 def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
-    check = _BatchCheck(segment)
-    whole = WholeBatches(0, segment.size, segment.base_offset, segment.end_offset, check)
+    whole = WholeBatches(segment.size, segment.base_offset, segment.end_offset, check=_check_crcs)
     for _, content in downloaded(store, [ObjectRange(key, 0, segment.size)]):
         for _ in whole.batches_in(content):
             pass
@@ -55,44 +54,21 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
         raise DamageError("the object ends in the middle of its last batch")
     if segment.summary is not None and whole.header_crc != segment.summary.log_crc:
         raise DamageError("the headers of its batches are not those that its summary describes")
-    _check_size(store, key, segment)
-
-
-def _check_size(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
-    """Check that the object ends with the last batch of the segment. If the object is longer, DamageError is raised:
-    reads of a range after the end would succeed.
-    """
     try:
         store.get_range(key, segment.size, 1)
     except DamageError:
-        return
+        return  # The object ends with the last batch of the segment.
+    # Reads of a range after the end would succeed.
     raise DamageError(f"the object has more than the {segment.size} bytes of its segment")
 
 
-class _BatchCheck:
-    """Checks the offsets and the CRCs of batches that follow each other."""
-
-    def __init__(self, segment: RemoteSegment) -> None:
-        self._next_offset = segment.base_offset
-        self._end_offset = segment.end_offset
-
-    def __call__(self, view: memoryview, table: npt.NDArray[np.int64]) -> None:
-        bases = table[:, k.BASE_OFFSET]
-        nexts = bases + table[:, k.LAST_DELTA] + 1
-        least = np.concatenate(([self._next_offset], nexts[:-1]))
-        if (bases < least).any() or nexts[-1] > self._end_offset:
-            place = int(np.argmax((bases < least) | (nexts > self._end_offset)))
+def _check_crcs(view: memoryview, table: npt.NDArray[np.int64]) -> None:
+    """Check the CRCs of batches. `table` has a row for each batch (`kernels.decode`), and `view` the bytes."""
+    for position, size, crc, base_offset in table[:, [k.POSITION, k.SIZE, k.CRC, k.BASE_OFFSET]].tolist():
+        if crc32c(view[position + CRC_START : position + size]) != crc:
             raise DamageError(
-                f"the batch with the base offset {bases[place]} has offsets that belong before or after its place in the segment"
+                f"the CRC of the batch with the base offset {base_offset} does not match its bytes"
             )
-        self._next_offset = int(nexts[-1])
-        positions = table[:, k.POSITION]
-        rows = zip(positions.tolist(), table[:, k.SIZE].tolist(), table[:, k.CRC].tolist(), strict=True)
-        for number, (position, size, crc) in enumerate(rows):
-            if crc32c(view[position + CRC_START : position + size]) != crc:
-                raise DamageError(
-                    f"the CRC of the batch with the base offset {bases[number]} does not match its bytes"
-                )
 
 
 def _is_named(store: ObjectStore, partition: RemotePartition, segment: RemoteSegment) -> bool:

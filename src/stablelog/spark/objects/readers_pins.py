@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 from weakref import WeakSet
 
@@ -66,12 +66,9 @@ class DriversPins:
 
     def remove(self) -> None:
         """Delete the pins at the end of the read. A failure is logged: the broker deletes expired pins later."""
-
-        def delete(partition: RemotePartition) -> None:
-            self._store.delete(partition.pin_key(_pin_id(partition, self._read_id, 0)))
-
+        keys = [_pin_key(partition, self._read_id, 0) for partition in self._starts]
         try:
-            map_parallel(delete, list(self._starts))
+            map_parallel(self._store.delete, keys)
         except UnavailableError as error:
             log.info("pins stay in the store for an hour: %s", error)
         self._starts.clear()
@@ -88,17 +85,16 @@ def renew_pins(store: ObjectStore, pins: ReadersPins | None) -> None:
         if period <= 0 or (pins.read_id, period) in _renewed:
             return
         _renewed.add((pins.read_id, period))
-    map_parallel(lambda one: _create(store, *one, pins.read_id, period), list(_partitions(pins)))
+    starts = [
+        (RemotePartition(topic, topic_id, number), start)
+        for topic, topic_id, numbers in pins.topics
+        for number, start in numbers
+    ]
+    map_parallel(lambda one: _create(store, *one, pins.read_id, period), starts)
 
 
-def _partitions(pins: ReadersPins) -> Iterator[tuple[RemotePartition, int]]:
-    for topic, topic_id, numbers in pins.topics:
-        for number, start in numbers:
-            yield RemotePartition(topic, topic_id, number), start
-
-
-def _pin_id(partition: RemotePartition, read_id: uuid.UUID, period: int) -> uuid.UUID:
-    return uuid.uuid5(read_id, f"{partition.directory} {period}")
+def _pin_key(partition: RemotePartition, read_id: uuid.UUID, period: int) -> str:
+    return partition.pin_key(uuid.uuid5(read_id, f"{partition.directory} {period}"))
 
 
 def _create(
@@ -112,7 +108,7 @@ def _create(
         return False
     pin = Pin(start, OFFSET_MAX, f"Spark, process {os.getpid()}")
     try:
-        store.create(partition.pin_key(_pin_id(partition, read_id, period)), encode_pin(pin))
+        store.create(_pin_key(partition, read_id, period), encode_pin(pin))
     except ObjectExistsError:
         return True  # Another task has created it.
     except StoreError as error:

@@ -1,7 +1,7 @@
 """The topics in an object store: those of stablelog, or those that Apache Kafka tiered."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import NothingStoredError, ObjectMissingError, UsageError
@@ -26,28 +26,7 @@ WITHOUT_BROKERS: Final = (
 )
 
 
-class StoredTopics(Protocol):
-    """The topics in an object store."""
-
-    @property
-    def store(self) -> ObjectStore:
-        """The object store."""
-
-    def topics(self) -> list[str]:
-        """Return the names of the topics in the store, in order. Raises StoreError."""
-
-    def read_partitions(
-        self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
-    ) -> dict[TopicPartition, TieredPartition]:
-        """Read what the store has of some topics. Return the partitions by topic and number: those for which
-        `is_wanted` returns True. Raises StoreError and DamageError.
-        """
-
-    def remove_pins(self) -> None:
-        """Delete the pins of the read."""
-
-
-def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], int] | None) -> StoredTopics:
+def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], int] | None) -> "StoredTopics":
     """Open the store of a read.
 
     Args:
@@ -186,6 +165,9 @@ class OwnTopics:
         self._pins.remove()
 
 
+StoredTopics = OwnTopics | KafkaTopics  # the topics in an object store
+
+
 def read_again(
     store: ObjectStore, partition: RemotePartition, *, committed: bool, pins: ReadersPins | None
 ) -> TieredPartition | None:
@@ -202,15 +184,8 @@ def read_again(
     layout = LAYOUTS.get(type(partition))
     if layout is not None:
         return KafkaTopics(store, layout, committed=committed).read_partition(partition)
-    manifest = Prefix(store).last_manifest(partition)
-    if manifest is None or _is_deleted(store, partition):
+    prefix = Prefix(store)
+    manifest = prefix.last_manifest(partition)
+    if manifest is None or partition not in prefix.partitions(partition.topic):
         return None
     return TieredPartition(store, partition, manifest, committed=committed, pins=pins)
-
-
-def _is_deleted(store: ObjectStore, partition: RemotePartition) -> bool:
-    try:
-        store.get(partition.deleted_key)
-    except ObjectMissingError:
-        return False
-    return True

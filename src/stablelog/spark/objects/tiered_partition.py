@@ -2,10 +2,11 @@
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from operator import attrgetter
 
+from stablelog.batch.header import BatchHeader, Buffer, crc_holds, headers_in
 from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, UnavailableError
@@ -14,8 +15,10 @@ from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.search.aborts import find_aborted
 from stablelog.log.search.times import run_lookup
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
-from stablelog.spark.objects.object_spans import CommitSpan, ObjectSpan, commit_span, object_span
-from stablelog.spark.planning import ReadersPins, StoredPiece
+from stablelog.spark.objects.object_spans import CommitSpan, ObjectSpan, log_edges, log_parts
+from stablelog.spark.planning import ObjectExtent, Piece, ReadersPins, StoredPiece
+from stablelog.spark.table_spans import LogPart
+from stablelog.tier.cut_points import cut_points
 from stablelog.tier.index_object import IndexKind
 from stablelog.tier.manifest import Manifest, ManifestSegments
 from stablelog.tier.names import RemotePartition
@@ -42,6 +45,17 @@ def remote_log(
 
 def _save_nothing(_log_start: int) -> None:
     raise AssertionError("a reader does not move the log start offset")
+
+
+def _proven_batch(view: memoryview, position: int, header: BatchHeader, place: str) -> memoryview:
+    """Return a batch of downloaded bytes, whose header was proven. Raises DamageError if its CRC does not hold. `place`
+    is the URL of the object.
+    """
+    if not crc_holds(view, position, header):
+        raise DamageError(
+            f"{place}: the CRC of the batch of offset {header.base_offset} does not match its bytes"
+        )
+    return view[position : position + header.size]
 
 
 def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
@@ -88,12 +102,9 @@ class TieredPartition:
         self.manifest = manifest
         self._committed = committed
         self._pins = pins
-        published = manifest.published
-        order = None if published is None else published.configs.get(ORDER_SETTING)
-        self.is_in_commit_order = committed and order == "commit"
-        self.group = (
-            DEFAULT_GROUP if published is None else published.configs.get(GROUP_SETTING, DEFAULT_GROUP)
-        )
+        configs = {} if manifest.published is None else manifest.published.configs
+        self.is_in_commit_order = committed and configs.get(ORDER_SETTING) == "commit"
+        self.group = configs.get(GROUP_SETTING, DEFAULT_GROUP)
 
     @property
     def url(self) -> str:
@@ -117,17 +128,6 @@ class TieredPartition:
     def restored(self) -> Restored | None:
         """The offsets and commits that restores of the partition have lost; None if it was never restored."""
         return None if self.manifest.published is None else self.manifest.published.restored
-
-    @property
-    def piece(self) -> StoredPiece:
-        """What the pieces of all tasks have in common."""
-        return StoredPiece(
-            self.partition,
-            self.manifest.cluster_id,
-            self.manifest.log_start,
-            pins=self._pins,
-            group=self.group,
-        )
 
     @cached_property
     def order(self) -> StoredOrder:
@@ -225,35 +225,49 @@ class TieredPartition:
         later = (one for one in self.manifest.segments if one.end_offset > start and one.commit is not None)
         return min((one.commit.least_first_offset for one in later if one.commit), default=start)
 
-    def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan | CommitSpan:
-        """Return a range of offsets, or of positions in commit order, as a span."""
-        kind = commit_span if self.is_in_commit_order else object_span
-        return kind(self, start, end, topic_id)
-
-    def stretches(self, start: int, end: int) -> list[tuple[RemoteSegment, int, int]]:
-        """Return the bytes of log files that contain a range of offsets: segment, first position and end position.
-
-        Raises:
-            UnavailableError: the store ends before the range.
-            DamageError: the manifest does not name all segments of the range.
+    def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan:
+        """Return a range of offsets, or of positions in commit order, as a span. Raises the errors of
+        `segments_between`.
         """
-        return [
-            (one.segment, one.begin.position, one.end.position) for one in object_span(self, start, end).rows
-        ]
+        kind = CommitSpan if self.is_in_commit_order else ObjectSpan
+        segments = self.segments_between(start, end)
+        parts = log_parts(segments, are_divided=not self.is_in_commit_order)
+        return kind(self, start, end, topic_id, parts)
 
-    def aborted(self, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
-        """Return (producer id, first offset, offset of the marker) of the aborted transactions with offsets in a range.
-        A reader that is not read-committed needs none, and a reader in commit order gets none of their records.
+    def piece(
+        self, start: int, end: int, size: int, topic_id: str, parts: Sequence[LogPart[RemoteSegment]]
+    ) -> Piece:
+        """Return a range as the piece of a task. In log order, it has the byte ranges to download and the aborted
+        transactions; in commit order, the segments whose commit indexes and batches it needs.
         """
-        is_needed = self._committed and not self.is_in_commit_order
-        found = self.aborted_txns(start, end) if is_needed else ()
-        return tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in found)
+        in_commit_order = self.is_in_commit_order
+        stored = StoredPiece(
+            self.partition,
+            self.manifest.cluster_id,
+            self.manifest.log_start,
+            () if in_commit_order else tuple(self._extents(parts)),
+            tuple(self.segments_of_commits(start, end)) if in_commit_order else (),
+            self._pins,
+            self.group,
+        )
+        aborted = tuple(txn[:3] for txn in self.aborted(start, end))
+        return Piece(*self.place, start, end, size, aborted=aborted, topic_id=topic_id, stored=stored)
 
-    def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in a range, sorted by first offset. Raises StoreError and
+    def _extents(self, parts: Iterable[LogPart[RemoteSegment]]) -> Iterator[ObjectExtent]:
+        """Yield the byte range of each log file that some parts, which follow each other, have together."""
+        for _, same in itertools.groupby(parts, key=lambda one: one.segment.segment_id):
+            joined = list(same)
+            segment, begin, end = joined[0].segment, joined[0].position, joined[-1].end_position
+            edges = log_edges(segment, cut_points(segment))
+            inside = tuple(one for one in edges if begin <= one.position <= end)
+            yield ObjectExtent(segment.log_key(self.partition), inside)
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets in a range, sorted by first offset. A reader that is not
+        read-committed needs none, and a reader in commit order gets none of their records. Raises StoreError and
         DamageError.
         """
-        if start >= end:
+        if start >= end or not self._committed or self.is_in_commit_order:
             return []
         found, is_complete = find_aborted(self, start, end)
         if not is_complete and self.has_stable_offsets:
@@ -262,6 +276,32 @@ class TieredPartition:
                 f"{self.partition.partition} that began before offset {end}: their markers are not copied yet"
             )
         return sorted(found, key=attrgetter("first_offset"))
+
+    # -- the count of records, as in local files (`source.counting`) --------------------------------------------
+
+    @property
+    def sealed(self) -> list[RemoteSegment]:
+        """The segments that are not being deleted, oldest first."""
+        return [one for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED]
+
+    def check_segment(self, segment: RemoteSegment) -> None:
+        """Do nothing, because an object is never replaced."""
+
+    def batches(self, start: int, end: int) -> Iterator[tuple[BatchHeader, Callable[[], Buffer]]]:
+        """Yield the header of each batch with some of the offsets [start, end), and a function that returns the batch.
+
+        Raises:
+            UnavailableError: the store ends before the range.
+            DamageError: the manifest does not name all segments of the range, or an object is damaged.
+            ObjectMissingError: an object does not exist any more.
+        """
+        # This module imports NumPy, which a count by manifests does not use.
+        from stablelog.spark.objects.whole_batches import batches_of
+
+        for part, content in batches_of(self._store, list(self._extents(self.span(start, end).rows))):
+            place, view = f"{self.url}/{part.key}", memoryview(content)
+            for position, header in headers_in(view):
+                yield header, partial(_proven_batch, view, position, header, place)
 
     @property
     def rows(self) -> ManifestSegments:

@@ -8,20 +8,14 @@ file once.
 
 import mmap
 import os
-from pathlib import Path
 
 import numpy as np
-from crc32c import crc32c
 
-from stablelog.batch.header import HEADER
-from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError
-from stablelog.log.segments.proof import prove_headers
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.planning import FileExtent
-from stablelog.spark.segments.segment_file import GoneError, status_of
+from stablelog.spark.segments.segment_file import GoneError, prove_file, status_of
 
-SCAN_COUNT_MAX = 1024  # maximum of batch headers that one call of a kernel reads
 PROVEN_MAX = 100_000  # maximum of proven segments that a process remembers
 
 _proven: dict[tuple[int, ...], None] = {}  # proven log files, in the order of the proofs
@@ -58,18 +52,14 @@ def _name_damage(extent: FileExtent, inode: int) -> None:
     which finds the batch.
     """
     assert extent.proof is not None
-    try:
-        for _ in prove_headers(LocalDisk(read_only=True), Path(extent.path), *extent.proof):
-            pass
-        size = status_of(extent.path).st_size
-        if size != extent.proof[0]:
-            raise DamageError(
-                f"{extent.path} has {size} bytes, but had {extent.proof[0]} when it was sealed. Restore the file"
-            )
-    except DamageError:
-        if status_of(extent.path).st_ino != inode:
-            raise GoneError(extent.path) from None
-        raise
+    prove_file(extent.path, inode, extent.proof)
+    found = status_of(extent.path)
+    if found.st_ino != inode:
+        raise GoneError(extent.path)
+    if found.st_size != extent.proof[0]:
+        raise DamageError(
+            f"{extent.path} has {found.st_size} bytes, but had {extent.proof[0]} when it was sealed. Restore the file"
+        )
 
 
 def headers_crc(descriptor: int, size: int) -> int | None:
@@ -88,19 +78,11 @@ def headers_crc(descriptor: int, size: int) -> int | None:
 
 
 def _walked(data: "np.typing.NDArray[np.uint8]") -> int | None:
-    if len(data) < HEADER.size:
+    crc = end = 0
+    try:
+        for table in k.batch_tables(data):
+            crc = k.crc_of_headers(data, table, crc)
+            end = int(table[-1, k.POSITION] + table[-1, k.SIZE])
+    except DamageError:
         return None
-    # A view of the header at each position, without a copy.
-    headers_at = np.lib.stride_tricks.sliding_window_view(data, HEADER.size)
-    table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
-    state = np.zeros(k.SCAN_WIDTH, np.int64)
-    state[k.SCAN_ADDRESS], state[k.SCAN_SIZE] = data.ctypes.data, len(data)
-    state[k.SCAN_COUNT_MAX] = SCAN_COUNT_MAX
-    crc = 0
-    while state[k.SCAN_POSITION] < len(data):
-        status = k.scan_batches(state, table)
-        found = table[: state[k.SCAN_COUNT]]
-        if status != k.DONE or not len(found):
-            return None
-        crc = crc32c(headers_at[found[:, k.POSITION]].tobytes(), crc)
-    return crc
+    return crc if end == len(data) else None

@@ -11,11 +11,12 @@ import itertools
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
+from stablelog.batch.header import BatchHeader
 from stablelog.errors import DamageError, UnavailableError
 from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.files.names import (
@@ -37,35 +38,15 @@ from stablelog.spark.segments.segment_file import (
     read_summarized,
     status_of,
 )
-from stablelog.spark.table_spans import TableSpan
+from stablelog.spark.table_spans import LogPart, TableSpan
 
 TICK_NS = 100_000_000
 
 
-class FilePart(NamedTuple):
-    """The bytes of a segment's log from `position` to `end_position`, which contain the offsets from `start_offset` to
-    `end_offset`. Both ends are exclusive.
-    """
-
-    segment: SegmentFile
-    start_offset: int
-    end_offset: int
-    position: int
-    end_position: int
-    size_before: int = 0  # bytes of all earlier parts in the table
-
-    @property
-    def size(self) -> int:
-        """Bytes of the part."""
-        return self.end_position - self.position
-
-    def extent(self) -> FileExtent:
-        """Return the part in the form that a task receives."""
-        segment = self.segment
-        return FileExtent(segment.path, self.position, self.size, segment.inode, segment.proof)
+FilePart = LogPart[SegmentFile]
 
 
-class FileSpan(TableSpan["PartitionFiles", FilePart]):
+class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
     """A range of offsets of one partition, with the parts of segment files that contain it.
 
     Args:
@@ -166,10 +147,15 @@ class FileSpan(TableSpan["PartitionFiles", FilePart]):
             self.start,
             self.end,
             self.size,
-            tuple(part.extent() for part in self.parts),
-            tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
+            tuple(map(_extent, self.parts)),
+            tuple(txn[:3] for txn in aborted),
             self._topic_id,
         )
+
+
+def _extent(part: FilePart) -> FileExtent:
+    segment = part.segment
+    return FileExtent(segment.path, part.position, part.size, segment.inode, segment.proof)
 
 
 class PartitionFiles:
@@ -224,23 +210,18 @@ class PartitionFiles:
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
             raise UnavailableError(f"{self.directory} cannot be read: {error.strerror}") from error
-        bases = log_offsets(names)
-        summarized = {name for name in names if name.endswith(SUMMARY)}
+        listed, bases = set(names), log_offsets(names)
         known = {segment.base_offset: segment for segment in self.segments if segment.sealed and not anew}
         segments = []
         for place, base in enumerate(bases):
             segment = known.get(base)
-            if segment is None or (segment.summary is None and f"{base:020d}{SUMMARY}" in summarized):
-                segment = self._open_segment(base, place < len(bases) - 1, summarized)
+            if segment is None or (segment.summary is None and f"{base:020d}{SUMMARY}" in listed):
+                segment = self._open_segment(base, place < len(bases) - 1, listed)
             if segment is not None:
                 segments.append(segment)
-        growing = {segment.base_offset: segment for segment in self.segments if not segment.sealed}
-        for segment in segments:
-            before = growing.get(segment.base_offset)
-            if before is not None:
-                segment.marks = before.marks
-        listed = set(names)
+        marks = {segment.base_offset: segment.marks for segment in self.segments if not segment.sealed}
         for segment, later in itertools.zip_longest(segments, segments[1:]):
+            segment.marks = marks.get(segment.base_offset, segment.marks)
             segment.end_offset = OFFSET_MAX if later is None else later.base_offset
             segment.has_txn_index = f"{segment.base_offset:020d}{TXNINDEX}" in listed
         self.segments = ReaderRows(segments)
@@ -259,10 +240,10 @@ class PartitionFiles:
         last.size = found.st_size
         return found.st_ino == last.inode
 
-    def _open_segment(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
+    def _open_segment(self, base: int, sealed: bool, listed: set[str]) -> SegmentFile | None:
         path = f"{self.directory}/{base:020d}{LOG}"
         try:
-            if sealed and f"{base:020d}{SUMMARY}" in summarized:
+            if sealed and f"{base:020d}{SUMMARY}" in listed:
                 summary, found = read_summarized(path, base)
             else:
                 summary, found = None, status_of(path)
@@ -312,11 +293,10 @@ class PartitionFiles:
         for segment in self.segments.ending_behind(start):
             if segment.base_offset >= end:
                 break
-            next_base = None if segment.end_offset == OFFSET_MAX else segment.end_offset
-            segment.check(next_base)
-            part = self._part(segment, start, end, next_base, size)
-            part_size = 0 if part is None else part.size
-            if part is not None and part_size:
+            self.check_segment(segment)
+            part = self._part(segment, start, end, size)
+            part_size = part.size
+            if part_size:
                 parts.append(part)
                 size += part_size
             else:
@@ -324,45 +304,56 @@ class PartitionFiles:
                 segment.prove()
         return FileSpan(self, start, end, topic_id, parts)
 
+    def check_segment(self, segment: SegmentFile) -> None:
+        """Check that the log file of a segment is still the one that was listed, and that no offsets before the next
+        segment are missing.
+
+        Raises:
+            GoneError: compaction is replacing the file, or has replaced it.
+        """
+        found, summary = status_of(segment.path, segment.summary), segment.summary
+        if found.st_ino != segment.inode or (segment.sealed and found.st_size != segment.size):
+            raise GoneError(segment.path)
+        if summary is not None and summary.end_offset < segment.end_offset < OFFSET_MAX:
+            # Compaction by stablelog leaves no gap between segments. So a gap means that compaction is replacing files
+            # by a merged segment now.
+            raise GoneError(
+                f"{self.directory}, with the offsets {summary.end_offset} to {segment.end_offset - 1},"
+            )
+
     @property
-    def sealed(self) -> list[tuple[SegmentFile, int]]:
-        """The listed segments that another one follows, so that they do not grow any more. Each is in a pair with the
-        base offset of the next one.
+    def sealed(self) -> list[SegmentFile]:
+        """The listed segments that another one follows, so that they do not grow any more."""
+        return [one for one in self.segments if one.end_offset < OFFSET_MAX]
+
+    def batches(self, start: int, end: int) -> Iterator[tuple[BatchHeader, Callable[[], bytes]]]:
+        """Yield the header of each batch with some of the offsets [start, end), and a function that reads the batch.
+        Raises the errors of `span`.
         """
-        return list(zip(self.segments, self.segments.bases[1:], strict=False))
+        for part in self.span(start, end).parts:
+            for position, header in part.segment.walk(part.position):
+                if position >= part.end_position:
+                    break
+                yield header, partial(part.segment.batch_at, position, header.size)
 
-    def parts(self, start: int, end: int) -> list[FilePart]:
-        """Return the parts of log files that contain the offsets [start, end). Raises the errors of `span`."""
-        return self.span(start, end).parts
+    def _part(self, segment: SegmentFile, start: int, end: int, size_before: int) -> FilePart:
+        """Return the part of a log file with the offsets [start, end), as far as the segment has them. A segment that
+        another one follows may end earlier, because compaction may have removed its last records.
 
-    def _part(
-        self, segment: SegmentFile, start: int, end: int, next_base: int | None, size_before: int
-    ) -> FilePart | None:
-        position = 0
-        if start > segment.base_offset:
-            batch = segment.find(start)
-            if batch is None:
-                self._check_end(segment, end, next_base)
-                return None
-            position = batch.position
-        if next_base is not None and next_base <= end:
-            begin = max(start, segment.base_offset)
-            return FilePart(segment, begin, next_base, position, segment.size, size_before)
-        last = segment.find(end - 1)
-        if last is None:
-            self._check_end(segment, end, next_base)
-            end_position = segment.size
-        else:
-            end_position = last.end_position if last.base_offset < end else last.position
-        return FilePart(segment, max(start, segment.base_offset), end, position, end_position, size_before)
-
-    def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
-        """Check that the files reach the offset `end`, and raise UnavailableError if not. A segment that another one
-        follows (`next_base` is the base offset of the next one; None if there is none) may end earlier, because
-        compaction may have removed its last records.
+        Raises:
+            UnavailableError: the last segment ends before `end`.
         """
-        if next_base is None:
-            raise UnavailableError(f"{segment.path} ends before offset {end}, which was in the log")
+        begin, after, position, end_position = segment.base_offset, segment.end_offset, 0, segment.size
+        if start > begin:
+            first, begin = segment.find(start), start
+            position = segment.size if first is None else first.position
+        if end < after:
+            last, after = segment.find(end - 1), end
+            if last is not None:
+                end_position = last.end_position if last.base_offset < end else last.position
+            elif segment.end_offset == OFFSET_MAX:
+                raise UnavailableError(f"{segment.path} ends before offset {end}, which was in the log")
+        return LogPart(segment, begin, after, position, end_position, size_before)
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets from `start` to before `end`, sorted by first offset.
@@ -401,6 +392,5 @@ class PartitionFiles:
         """Return a pair: the log end offset and the last stable offset, for a read without a broker. Raises the errors
         of `scanned_end`.
         """
-        found = scanned_end(self.directory, self.segments)
-        self._scanned = found.aborted
-        return found.end_offset, found.stable_offset
+        end_offset, stable_offset, self._scanned = scanned_end(self.directory, self.segments)
+        return end_offset, stable_offset

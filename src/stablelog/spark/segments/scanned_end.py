@@ -6,7 +6,6 @@ tell which transactions are open and which were aborted.
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -19,21 +18,7 @@ from stablelog.log.search.source import ReaderRows
 from stablelog.spark.segments.segment_file import SegmentFile, read_or_nothing
 
 
-class ScannedEnd(NamedTuple):
-    """The end of the log in segment files.
-
-    Attributes:
-        end_offset: the log end offset.
-        stable_offset: the last stable offset.
-        aborted: the aborted transactions whose abort markers were read.
-    """
-
-    end_offset: int
-    stable_offset: int
-    aborted: list[AbortedTxn]
-
-
-def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> ScannedEnd:
+def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, int, list[AbortedTxn]]:
     """Find the end of the log and the last stable offset by reading the batch headers after the last snapshot or
     summary.
 
@@ -41,13 +26,16 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> ScannedEn
         directory: the directory of the partition.
         segments: its segments, as they were listed.
 
+    Returns:
+        A tuple: the log end offset, the last stable offset, and the aborted transactions whose abort markers were read.
+
     Raises:
         GoneError: a file was removed.
         DamageError: a file is damaged.
     """
     aborted: list[AbortedTxn] = []
     if not segments:
-        return ScannedEnd(0, 0, aborted)
+        return 0, 0, aborted
     start, producers = _known_point(directory, segments)
     end = max(start, segments[-1].base_offset)
     for segment in segments.ending_behind(start):
@@ -62,7 +50,7 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> ScannedEn
                 if ended is not None:
                     producers.end_transaction(ended)
                     aborted += [] if ended.aborted is None else [ended.aborted]
-    return ScannedEnd(end, producers.first_open_offset(end), aborted)
+    return end, producers.first_open_offset(end), aborted
 
 
 def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, Producers]:

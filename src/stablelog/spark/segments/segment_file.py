@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Self
 
 from crc32c import crc32c
 
@@ -29,7 +28,6 @@ from stablelog.log.search.batches import seek, walk
 from stablelog.log.search.source import OFFSET_MAX, FoundBatch
 from stablelog.log.segments.proof import prove_headers
 
-READ_SIZE = 4096
 TIME_MAX = 2**63 - 1
 MARK_SIZE = 64 << 10  # bytes between two batches of a growing segment whose positions are remembered
 
@@ -116,23 +114,6 @@ class SegmentFile:
         """Return the path of the segment's file with this suffix."""
         return self.path.removesuffix(LOG) + suffix
 
-    def check(self, next_base: int | None) -> None:
-        """Check that the log file is still the one that was listed, and that no offsets before the next segment are
-        missing. `next_base` is the base offset of the next segment; None if there is none.
-
-        Raises:
-            GoneError: compaction is replacing the file, or has replaced it.
-        """
-        found = status_of(self.path, self.summary)
-        if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
-            raise GoneError(self.path)
-        if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
-            # Compaction by stablelog leaves no gap between segments. So a gap means that compaction is replacing files
-            # by a merged segment now.
-            raise GoneError(
-                f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
-            )
-
     def prove(self) -> None:
         """Check the batch headers against the segment's summary, once. Without a summary, do nothing.
 
@@ -144,16 +125,9 @@ class SegmentFile:
             DamageError: the headers do not match the summary. The message names the file and the damaged batch.
             UnavailableError: the file cannot be read.
         """
-        if self.proof is None or self._is_proven:
-            return
-        try:
-            for _ in prove_headers(LocalDisk(read_only=True), Path(self.path), *self.proof):
-                pass
-        except DamageError:
-            if status_of(self.path).st_ino != self.inode:
-                raise GoneError(self.path) from None
-            raise
-        self._is_proven = True
+        if self.proof is not None and not self._is_proven:
+            prove_file(self.path, self.inode, self.proof)
+            self._is_proven = True
 
     def find(self, offset: int) -> FoundBatch | None:
         """Return the batch that contains `offset`, or the first batch after it; None if there is none.
@@ -170,8 +144,9 @@ class SegmentFile:
         Return a pair: its base offset and its position. Return None if only the first batch of the file is known.
         """
         with _OpenLog(self) as log:
-            at = self._offset_index().position_at_or_before(position)
-            header = self._header_at(log.descriptor, at) if at else None
+            index = self._offset_index()
+            at = index.position_at_or_before(position)
+            header = self._header_at(log.descriptor, index, at) if at else None
             found = (header.base_offset, at) if header is not None else None
             place = bisect_right(self.marks, position, key=lambda mark: mark[1])
             if place and (found is None or self.marks[place - 1][1] > found[1]):
@@ -195,27 +170,18 @@ class SegmentFile:
         with _OpenLog(self) as log:
             return os.pread(log.descriptor, size, position)
 
-    def open(self) -> int:
-        """Open the log file for reading. Return its file descriptor, which the caller must close.
-
-        Raises:
-            GoneError: the file was removed.
-            UnavailableError: the file cannot be read.
-        """
-        return open_log_file(self.path)
-
     def _known_before(self, descriptor: int, offset: int) -> int:
         """Return the position of a batch at or before the one with this offset, from the offset index or from `marks`;
         0 if neither has one.
         """
         index = self._offset_index()
         at = index.position_before(offset)
-        if at and self._header_at(descriptor, at) is None:
+        if at and self._header_at(descriptor, index, at) is None:
             at = 0  # The index does not agree with this log file, so begin at its start.
         place = bisect_right(self.marks, offset, key=lambda mark: mark[0])
         return max(at, self.marks[place - 1][1]) if place else at
 
-    def _header_at(self, descriptor: int, position: int) -> BatchHeader | None:
+    def _header_at(self, descriptor: int, index: OffsetIndex, position: int) -> BatchHeader | None:
         """Return the batch header at an entry of the offset index; None if no batch at that position agrees with the
         entry.
         """
@@ -224,20 +190,15 @@ class SegmentFile:
             header = read_header(content)
         except DamageError:
             return None
-        index = self._offset_index()
         place = bisect_left(range(len(index)), position, key=lambda at: index[at][1])
         agrees = place < len(index) and index[place] == (header.last_offset, position)
         return header if agrees and header.base_offset >= self.base_offset else None
 
     def _offset_index(self) -> OffsetIndex:
-        if self._index is None:
+        if self._index is None or not self.sealed:  # The index of a growing segment grows.
             content = read_or_nothing(self.beside(INDEX))
-            index = OffsetIndex(
-                self.base_offset, content[: len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size]
-            )
-            if not self.sealed:
-                return index  # The index of a growing segment is not cached, because it grows.
-            self._index = index
+            whole_size = len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size
+            self._index = OffsetIndex(self.base_offset, content[:whole_size])
         return self._index
 
     @property
@@ -247,33 +208,27 @@ class SegmentFile:
         Raises:
             DamageError: the transaction index does not agree with the summary.
         """
-        if self._txn_index is not None:
-            return self._txn_index
-        path, summary = self.beside(TXNINDEX), self.summary
-        is_empty = summary is not None and summary.txnindex_size == 0
-        content = b"" if is_empty else read_or_nothing(path)
-        if summary is not None and not is_empty and crc32c(content) != summary.txnindex_crc:
-            if not os.path.exists(self.path):
-                raise GoneError(self.path)
-            raise DamageError(
-                f"{path} is damaged, so it is unknown which transactions were aborted there. Restart its broker, which rebuilds it"
-            )
-        index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
-        if self.sealed:
-            self._txn_index = index
-        return index
+        if self._txn_index is None or not self.sealed:
+            path, summary = self.beside(TXNINDEX), self.summary
+            is_empty = summary is not None and summary.txnindex_size == 0
+            content = b"" if is_empty else read_or_nothing(path)
+            if summary is not None and not is_empty and crc32c(content) != summary.txnindex_crc:
+                if not os.path.exists(self.path):
+                    raise GoneError(self.path)
+                raise DamageError(
+                    f"{path} is damaged, so it is unknown which transactions were aborted there. Restart its broker, which rebuilds it"
+                )
+            self._txn_index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
+        return self._txn_index
 
 
-class _OpenLog:
+class _OpenLog(contextlib.AbstractContextManager["_OpenLog"]):
     """An open log file of a segment, as `log.search` reads it."""
 
     def __init__(self, segment: SegmentFile) -> None:
         self._segment = segment
         self.size = segment.size
-        self.descriptor = segment.open()
-
-    def __enter__(self) -> Self:
-        return self
+        self.descriptor = open_file(segment.path)
 
     def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)
@@ -304,19 +259,37 @@ class _OpenLog:
         """
 
 
-def open_log_file(path: str) -> int:
-    """Open a segment's log file for reading. Return its file descriptor, which the caller must close.
+def open_file(path: Path | str) -> int:
+    """Open a file for reading. Return its file descriptor, which the caller must close.
 
     Raises:
         GoneError: the file was removed.
         UnavailableError: the file cannot be read.
     """
     try:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        return os.open(path, os.O_RDONLY)  # Python sets O_CLOEXEC.
     except FileNotFoundError as error:
-        raise GoneError(path) from error
+        raise GoneError(str(path)) from error
     except OSError as error:
         raise UnavailableError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def prove_file(path: str, inode: int, proof: tuple[int, int]) -> None:
+    """Check the batch headers of a log file against the size and the CRC in `proof`, which the summary has. `inode` is
+    that of the listed file.
+
+    Raises:
+        GoneError: the file was removed or replaced.
+        DamageError: the headers do not match. The message names the file and the damaged batch.
+        UnavailableError: the file cannot be read.
+    """
+    try:
+        for _ in prove_headers(LocalDisk(read_only=True), Path(path), *proof):
+            pass
+    except DamageError:
+        if status_of(path).st_ino != inode:
+            raise GoneError(path) from None
+        raise
 
 
 def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
@@ -337,7 +310,7 @@ def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
             raise GoneError(path) from error
         if found.st_size == summary.log_size:
             return found
-    descriptor = open_log_file(path)
+    descriptor = open_file(path)
     try:
         return os.fstat(descriptor)
     finally:
@@ -370,18 +343,12 @@ def read_summarized(path: str, base: int) -> tuple[Summary | None, os.stat_resul
 
 
 def read_or_nothing(path: Path | str) -> bytes:
-    """Return the content of a small file; empty bytes if the file does not exist."""
+    """Return the content of a file; empty bytes if the file does not exist."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
+        descriptor = open_file(path)
+    except GoneError:
         return b""
-    except OSError as error:
-        raise UnavailableError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        content = os.read(descriptor, READ_SIZE)  # one read is enough for most files: a summary has 118 bytes
-        if len(content) < READ_SIZE:
-            return content
-        with os.fdopen(os.dup(descriptor), "rb") as rest:
-            return content + rest.read()
+        return os.read(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)

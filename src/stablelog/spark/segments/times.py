@@ -4,7 +4,7 @@ The search skips markers, which are not records. It also finds records of aborte
 does.
 """
 
-from stablelog.batch.header import BatchHeader, Buffer, read_header
+from stablelog.batch.header import Buffer, read_header
 from stablelog.batch.records import decode_records
 from stablelog.errors import DamageError
 from stablelog.log.search.times import first_at_or_after, run_lookup
@@ -27,35 +27,21 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
         GoneError: a file was removed since it was listed.
         DamageError: a file is damaged. The message names the file and the position.
     """
-    lookup = first_at_or_after(lambda: files.segments, time_ms, lambda: start, end, _find_in_batch)
+    lookup = first_at_or_after(lambda: files.segments, time_ms, lambda: start, end, first_in_batch)
     found = run_lookup(lookup)
     return None if found is None else found[0]
 
 
-def _find_in_batch(data: Buffer, time_ms: int, start: int) -> tuple[int, int] | None:
-    found = first_in_batch(data, 0, time_ms, start)
-    return None if found is None else (found, time_ms)
-
-
-def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
-    """Return whether a batch may contain a record with an offset of at least `start` and at least this timestamp. Only
-    the header of the batch is used.
-    """
-    return not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start
-
-
-def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int | None:
+def first_in_batch(data: Buffer, time_ms: int, start: int) -> tuple[int, int] | None:
     """Find the first record of a batch with an offset of at least `start` and at least this timestamp.
 
     Returns:
-        The offset of the record; None if there is none. The first offset of the batch if its records cannot be decoded:
-        the read decides what to do with them.
+        The offset of the record and its time; None if there is none. The first offset of the batch and `time_ms` if its
+        records cannot be decoded: the read decides what to do with them.
     """
     try:
-        records = decode_records(data, position)
+        records = decode_records(data)
     except DamageError:
-        return max(read_header(data, position).base_offset, start)
-    for record in records:
-        if record.timestamp_ms >= time_ms and record.offset >= start:
-            return record.offset
-    return None
+        return max(read_header(data).base_offset, start), time_ms
+    found = (one for one in records if one.timestamp_ms >= time_ms and one.offset >= start)
+    return next(((one.offset, one.timestamp_ms) for one in found), None)

@@ -21,7 +21,7 @@ from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, OffsetOutOfRangeError, RefusedError, UnavailableError, UsageError
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span
-from stablelog.spark.segments.times import first_in_batch, may_hold
+from stablelog.spark.segments.times import first_in_batch
 from stablelog.spark.source.estimated_log import EstimatedLog
 from stablelog.spark.source.lost_offsets import LostOffsets, is_lost, lost_range, lost_ranges
 from stablelog.spark.source.ranges import Absence, Range, gap_message, gaps_for
@@ -342,10 +342,10 @@ def first_record(
     end = cluster.list_offsets({place: LATEST}, isolation)[place].offset
     for fetched, headers in answers(cluster, Range(place, start, end), isolation):
         for position, header in headers:
-            if may_hold(header, time_ms, start):
-                found = first_in_batch(fetched.records, position, time_ms, start)
+            if not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start:
+                found = first_in_batch(memoryview(fetched.records)[position:], time_ms, start)
                 if found is not None:
-                    return found if found < end else None
+                    return found[0] if found[0] < end else None
     return None
 
 

@@ -8,11 +8,11 @@ the segment, even records in earlier segments. Compaction may have removed such 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from stablelog.batch.header import BatchHeader
+from stablelog.batch.header import BatchHeader, Buffer
 from stablelog.batch.records import decode_records
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
@@ -22,53 +22,36 @@ from stablelog.spark.source.ranges import Range, Readable
 
 
 class CountedSegment(Protocol):
-    """A segment whose batch headers can be read: a log file, or an object."""
+    """A segment whose records are counted: a log file, or an object."""
 
     @property
     def base_offset(self) -> int:
         """The base offset of the segment."""
 
     @property
+    def end_offset(self) -> int:
+        """The offset at which the next segment begins."""
+
+    @property
     def summary(self) -> Summary | None:
         """The summary of the segment; None if it has none."""
 
-    def check(self, next_base: int | None) -> None:
-        """Check that the log file has not been replaced or removed since it was listed. Raises GoneError. `next_base`
-        is the base offset of the next segment; None if there is none.
-        """
 
-    def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each whole batch from the one at `position` on."""
-
-    def batch_at(self, position: int, size: int) -> bytes:
-        """Read the bytes of a batch."""
+Segment = TypeVar("Segment", bound=CountedSegment)
 
 
-class CountedPart(Protocol):
-    """The bytes of a segment from `position` to `end_position`, which contain some offsets."""
+class CountedFiles(Protocol[Segment]):
+    """The segments of a partition: `PartitionFiles`, or `TieredPartition` in an object store."""
 
     @property
-    def segment(self) -> CountedSegment:
-        """The segment."""
+    def sealed(self) -> Sequence[Segment]:
+        """The sealed segments, oldest first."""
 
-    @property
-    def position(self) -> int:
-        """The position of the first batch."""
+    def check_segment(self, segment: Segment) -> None:
+        """Check that the log file has not been replaced or removed since it was listed. Raises GoneError."""
 
-    @property
-    def end_position(self) -> int:
-        """The end of the last batch."""
-
-
-class CountedFiles(Protocol):
-    """The segments of a partition: `PartitionFiles`, or `StoredFiles` in an object store."""
-
-    @property
-    def sealed(self) -> Sequence[tuple[CountedSegment, int]]:
-        """The sealed segments, oldest first. Each is in a pair with the base offset of the next one."""
-
-    def parts(self, start: int, end: int) -> Sequence[CountedPart]:
-        """Return the bytes of the segments that contain the offsets from `start` to before `end`."""
+    def batches(self, start: int, end: int) -> Iterator[tuple[BatchHeader, Callable[[], Buffer]]]:
+        """Yield the header of each batch with some of the offsets [start, end), and a function that reads the batch."""
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets from `start` to before `end`, sorted by first offset."""
@@ -103,7 +86,7 @@ class Aborted:
         return place >= 0 and header.base_offset <= ranges[place][1]
 
 
-def files_count(files: CountedFiles, start: int, end: int, *, committed: bool) -> int:
+def files_count(files: CountedFiles[Segment], start: int, end: int, *, committed: bool) -> int:
     """Return the number of records from offset `start` to before `end` that a reader gets.
 
     Args:
@@ -119,22 +102,22 @@ def files_count(files: CountedFiles, start: int, end: int, *, committed: bool) -
     """
     total, reached = 0, start
     sealed = files.sealed
-    for place, (segment, next_base) in enumerate(sealed):
+    for place, segment in enumerate(sealed):
         summary = segment.summary
-        if summary is None or segment.base_offset < start or next_base > end:
+        if summary is None or segment.base_offset < start or segment.end_offset > end:
             continue
-        segment.check(next_base)
+        files.check_segment(segment)
         total += _walked(files, reached, segment.base_offset, committed=committed)
         total += _committed_count(files, sealed, place) if committed else summary.record_count
-        reached = next_base
+        reached = segment.end_offset
     return total + _walked(files, reached, end, committed=committed)
 
 
-def _committed_count(files: CountedFiles, sealed: Sequence[tuple[CountedSegment, int]], place: int) -> int:
+def _committed_count(files: CountedFiles[Segment], sealed: Sequence[Segment], place: int) -> int:
     """Return the number of records in a sealed segment that do not belong to aborted transactions. Every transaction
     in the segment must have ended. `place` is the index of the segment in `sealed`.
     """
-    summary = sealed[place][0].summary
+    summary = sealed[place].summary
     assert summary is not None
     aborted = files.aborted(summary.base_offset, summary.end_offset)
     if not aborted:
@@ -144,14 +127,14 @@ def _committed_count(files: CountedFiles, sealed: Sequence[tuple[CountedSegment,
     return summary.record_count - _aborted_count(files, aborted, summary.base_offset, summary.end_offset)
 
 
-def _is_closed(sealed: Sequence[tuple[CountedSegment, int]], place: int) -> bool:
+def _is_closed(sealed: Sequence[CountedSegment], place: int) -> bool:
     """Return True if no transaction was open at the beginning of a segment, and none at its end. `place` is the index
     of the segment in `sealed`.
     """
-    summary = sealed[place][0].summary
+    summary = sealed[place].summary
     assert summary is not None
     if place:
-        before = sealed[place - 1][0].summary
+        before = sealed[place - 1].summary
         nothing_open = before is not None and before.stable_offset == before.end_offset == summary.base_offset
     else:
         # No earlier segment is listed. Unless the log begins at offset 0, an earlier segment was removed, and a
@@ -160,7 +143,7 @@ def _is_closed(sealed: Sequence[tuple[CountedSegment, int]], place: int) -> bool
     return nothing_open and summary.stable_offset == summary.end_offset
 
 
-def _aborted_count(files: CountedFiles, aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
+def _aborted_count(files: CountedFiles[Segment], aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
     """Return the number of records of aborted transactions from offset `start` to before `end`, counted by batch
     headers.
 
@@ -193,23 +176,20 @@ def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tupl
     return found
 
 
-def _headers(files: CountedFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+def _headers(
+    files: CountedFiles[Segment], start: int, end: int
+) -> Iterator[tuple[BatchHeader, Buffer | None]]:
     """Yield a pair for each batch of a range: its header, and its bytes if its records must be counted one by one.
     This is so if the batch is only partly in the range and has gaps between its offsets; otherwise the second value is
     None.
     """
-    if start >= end:
-        return
-    for part in files.parts(start, end):
-        for position, header in part.segment.walk(part.position):
-            if position >= part.end_position:
-                break
-            cut = header.base_offset < start or header.next_offset > end
-            gaps = header.record_count != header.last_offset_delta + 1
-            yield header, part.segment.batch_at(position, header.size) if cut and gaps else None
+    for header, read in files.batches(start, end) if start < end else ():
+        cut = header.base_offset < start or header.next_offset > end
+        gaps = header.record_count != header.last_offset_delta + 1
+        yield header, read() if cut and gaps else None
 
 
-def _walked(files: CountedFiles, start: int, end: int, *, committed: bool) -> int:
+def _walked(files: CountedFiles[Segment], start: int, end: int, *, committed: bool) -> int:
     if start >= end:
         return 0
     aborted = Aborted.from_txns(files.aborted(start, end)) if committed else Aborted()
@@ -220,7 +200,7 @@ def _walked(files: CountedFiles, start: int, end: int, *, committed: bool) -> in
     )
 
 
-def records_inside(header: BatchHeader, batch: bytes | memoryview | None, start: int, end: int) -> int:
+def records_inside(header: BatchHeader, batch: Buffer | None, start: int, end: int) -> int:
     """Return how many records of a batch have offsets from `start` to before `end`. `batch` may be None if the batch is
     completely in this range, or has no gaps between its offsets.
     """

@@ -19,7 +19,7 @@ from stablelog.log.files.names import DELETED
 from stablelog.log.files.partition_metadata import topic_id_if_known
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FileExtent, Piece
-from stablelog.spark.segments.segment_file import GoneError, open_log_file
+from stablelog.spark.segments.segment_file import GoneError, open_file
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.resolve import report_loss
 
@@ -73,10 +73,10 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
 
 def _open(extent: FileExtent) -> int:
     try:
-        descriptor = open_log_file(extent.path)
+        descriptor = open_file(extent.path)
     except GoneError:
         # Read the renamed file: the broker keeps removed files under another name, by default for a minute.
-        descriptor = open_log_file(extent.path + DELETED)
+        descriptor = open_file(extent.path + DELETED)
     if os.fstat(descriptor).st_ino != extent.inode:
         os.close(descriptor)
         raise GoneError(extent.path)

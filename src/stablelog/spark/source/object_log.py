@@ -11,7 +11,6 @@ from stablelog.client.responses import UnknownTopicOrPartitionError
 from stablelog.errors import DamageError, ObjectMissingError, UsageError
 from stablelog.spark.objects.parallel_requests import map_parallel
 from stablelog.spark.objects.stored_commits import StoredCuts, commits_between
-from stablelog.spark.objects.stored_files import StoredFiles
 from stablelog.spark.objects.stored_topics import stored_topics
 from stablelog.spark.objects.tiered_partition import TieredPartition
 from stablelog.spark.options import ReadOptions
@@ -233,8 +232,7 @@ class ObjectLog(EstimatedLog):
         if stored.is_in_commit_order:
             return stored.count_in_commit_order(part.start, part.end)
         committed = self._options.isolation == "read_committed"
-        files = StoredFiles(self._stored.store, stored)
-        return files_count(files, part.start, part.end, committed=committed)
+        return files_count(stored, part.start, part.end, committed=committed)
 
     def _estimated_size(self, wanted: Range) -> int:
         return self._stored_partition(wanted.place).span(wanted.start, wanted.end).size

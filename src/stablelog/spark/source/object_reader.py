@@ -12,7 +12,6 @@ from stablelog.commit_order.stored_view import StoredOrder
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnavailableError
 from stablelog.log.model import Slice
-from stablelog.spark.objects.download import proven_parts
 from stablelog.spark.objects.loaded_ranges import LoadedRanges
 from stablelog.spark.objects.opening import opened_store
 from stablelog.spark.objects.readers_pins import renew_pins
@@ -20,7 +19,7 @@ from stablelog.spark.objects.stored_commits import commits_between
 from stablelog.spark.objects.stored_topics import read_again
 from stablelog.spark.objects.tiered_partition import missing_between, remote_log
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import ObjectExtent, Piece, StoredPiece
+from stablelog.spark.planning import Piece, StoredPiece
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.listing_retry import retry_with_new_listing
 from stablelog.spark.source.resolve import report_loss
@@ -28,7 +27,6 @@ from stablelog.tier.manifest import Manifest
 from stablelog.tier.names import RemotePartition
 from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
-from stablelog.types import ObjectRange
 from stablelog.wire.extension.commits import COUNT_MAX
 
 # How many bytes a task reads at a time in commit order.
@@ -77,39 +75,23 @@ def _in_log_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder
     # This module imports NumPy, which the driver does not use.
     from stablelog.spark.objects.whole_batches import batches_of
 
-    parts, offsets = [], []
-    for extent in stored.extents:
-        own = _parts_of(extent)
-        parts += own
-        offsets += [(extent.start, extent.end)] * len(own)
     # The command cannot verify what Apache Kafka has written.
     advice = (
         f". `stablelog storage verify {store.url}` names all damaged objects" if stored.cluster_id else ""
     )
-    found = batches_of(store, parts, offsets)
+    found = batches_of(store, stored.extents)
     while True:
         try:
-            number, batches = next(found, (-1, None))
+            part, batches = next(found, (None, None))
         except DamageError as error:
             raise DamageError(f"{error}{advice}") from error
-        if batches is None:
+        if part is None:
             return
         renew_pins(store, stored.pins)
         try:
             yield from decoder.feed(batches, piece.start, piece.end, piece.aborted)
         except DamageError as error:
-            part = parts[number]
             raise DamageError(f"{store.url}/{part.key}, from byte {part.start}: {error}{advice}") from error
-
-
-def _parts_of(extent: ObjectExtent) -> list[ObjectRange]:
-    """Divide the byte range of a log file into parts whose batch headers are checked separately against CRCs. Return
-    the parts in order; a single part without a proof if the CRCs are unknown.
-    """
-    if extent.crc_before is None or extent.crc_after is None:
-        return [ObjectRange(extent.key, extent.position, extent.size)]
-    first, last = (extent.position, extent.crc_before), (extent.position + extent.size, extent.crc_after)
-    return proven_parts(extent.key, [first, *extent.points, last])
 
 
 def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, decoder: Any) -> Iterator[Any]:

@@ -19,7 +19,7 @@ another segment id.
 
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from stablelog.env.objects.attempts import StoredObject
@@ -85,10 +85,6 @@ class Upload(NamedTuple):
     def key(self) -> str:
         """The common part of the keys of its objects: the key without the suffix."""
         return next(iter(self.files.values())).key.rpartition(".")[0]
-
-    def missing_suffixes(self, suffixes: Iterable[str]) -> list[str]:
-        """Return the suffixes without an object."""
-        return sorted(one for one in suffixes if one not in self.files)
 
 
 def local_partition_of(name: str, kind: type[LocalPartition]) -> LocalPartition | None:

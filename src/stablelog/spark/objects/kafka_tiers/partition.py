@@ -214,12 +214,10 @@ class KafkaPartition(TieredPartition):
         return self._aborts[row.log_key(self.partition)]
 
     def _load_aborts(self, segment: KafkaSegment) -> TransactionIndex:
-        return self._checked(segment, bytes(load_index(self._store, segment, IndexKind.TRANSACTIONS)))
-
-    def _checked(self, segment: KafkaSegment, content: bytes) -> TransactionIndex:
-        """Decode a transaction index, and return the entries whose markers are in the segment. A segment that was cut
-        short has more entries; they belong to the next segment, or not to the log.
+        """Load the transaction index of a segment, and return the entries whose markers are in the segment. A segment
+        that was cut short has more entries; they belong to the next segment, or not to the log.
         """
+        content = bytes(load_index(self._store, segment, IndexKind.TRANSACTIONS))
         url = f"{self._store.url}/{dict(segment.indexes)[IndexKind.TRANSACTIONS].key}"
         try:
             entries = TransactionIndex(content)

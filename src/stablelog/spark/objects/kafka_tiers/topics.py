@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UsageError
@@ -71,17 +72,15 @@ class KafkaTopics:
             if segment is not None:
                 segments.setdefault(upload.partition, []).append(segment)
 
-        def epochs_of(overlapping: Sequence[KafkaSegment]) -> list[LeaderEpochs]:
-            return map_parallel(self._load_epochs, overlapping)
-
-        def cut(segment: KafkaSegment, end_offset: int) -> KafkaSegment:
-            return cut_short(self.store, segment, end_offset)
-
         return [
             KafkaPartition(
                 self.store,
                 partition,
-                without_overlaps(segments.get(partition, ()), epochs_of, cut),
+                without_overlaps(
+                    segments.get(partition, ()),
+                    partial(map_parallel, self._load_epochs),
+                    partial(cut_short, self.store),
+                ),
                 committed=self._committed,
                 divided=self._divided,
             )
@@ -89,7 +88,7 @@ class KafkaTopics:
         ]
 
     def _is_whole(self, upload: Upload) -> bool:
-        lacking = upload.missing_suffixes(self._layout.required)
+        lacking = sorted(self._layout.required - upload.files.keys())
         if lacking and upload.key not in self._unfinished:
             self._unfinished.add(upload.key)
             log.warning(
