@@ -30,10 +30,10 @@ def all_made_at_the_beginning(live_state):
 
 def decisions_behind_all_else(_live_state):
     def mutant(self):
-        decided = list(self._decided)
-        self._decided = {}
+        decided = list(self._open.decided)
+        self._open.decided = {}
         undivided = self._undivided()
-        self._decided = dict.fromkeys(decided)
+        self._open.decided = dict.fromkeys(decided)
 
         def rest():
             yield from self._rest()
@@ -50,7 +50,7 @@ def decisions_also_in_the_rest(live_state):
 
         def rest():
             yield from self.joints.records()
-            for transactional_id in [*self._live, *self._idle]:
+            for transactional_id in [*self._open.txns, *self._idle]:
                 if (value := self._value(transactional_id)) is not None:
                     yield transaction_key(transactional_id), value
 
@@ -63,7 +63,7 @@ def earlier_decisions_without_the_present_state(live_state):
     def mutant(self):
         undivided, rest, _ = live_state(self)
         count = 1 + sum(1 for _ in self.history.records())
-        pending = {transaction_key(transactional_id) for transactional_id in self._decided}
+        pending = {transaction_key(transactional_id) for transactional_id in self._open.decided}
         return LiveState(undivided[:count] + [r for r in undivided[count:] if r[0] in pending], rest)
 
     return mutant

@@ -2,13 +2,14 @@
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.consumer_groups.answers import DescribedGroup
+from stablelog.coordinators.consumer_groups.answers import DescribedGroup, GroupOverview
 from stablelog.coordinators.consumer_groups.classic_group import ClassicGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import DescribedConsumerGroup
 from stablelog.coordinators.consumer_groups.descriptions import (
     describe_classic_group,
     describe_consumer_group,
+    overviews,
 )
 from tests.coordinators.consumer_groups.test_coordinator import (
     SUBSCRIPTION,
@@ -54,3 +55,13 @@ def test_a_group_that_only_keeps_offsets_has_no_protocol() -> None:
     assert describe_classic_group("g", ClassicGroup("g")) == DescribedGroup(
         ErrorCode.none, "g", "Empty", "", "", ()
     )
+
+
+def test_a_list_has_the_groups_of_the_states_and_types_whatever_the_case_of_the_names() -> None:
+    classic, consumer = ClassicGroup("a"), ConsumerGroup("b")
+    both = [GroupOverview("a", "", "Empty", "classic"), GroupOverview("b", "consumer", "Empty", "consumer")]
+    groups = [classic, consumer]
+    assert list(overviews(groups, (), ())) == both
+    assert list(overviews(groups, ["EMPTY"], ["Consumer"])) == both[1:]
+    assert list(overviews(groups, (), ["CLASSIC"])) == both[:1]
+    assert list(overviews(groups, ["stable"], ())) == []

@@ -3,7 +3,12 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.consumer_groups.answers import NO_MEMBER, CommittingMember, OffsetCommit
+from stablelog.coordinators.consumer_groups.answers import (
+    NO_MEMBER,
+    CommittingMember,
+    FetchedOffset,
+    OffsetCommit,
+)
 from stablelog.coordinators.consumer_groups.classic_group import (
     ClassicGroup,
     ClassicGroupState,
@@ -11,7 +16,12 @@ from stablelog.coordinators.consumer_groups.classic_group import (
 )
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import CurrentAssignment, Subscription
-from stablelog.coordinators.consumer_groups.offset_commits import check_committer, valid_offsets
+from stablelog.coordinators.consumer_groups.offset_commits import (
+    check_committer,
+    fetched_offsets,
+    valid_offsets,
+)
+from stablelog.coordinators.consumer_groups.offsets import OffsetAndMetadata
 from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.errors import RefusedError
 
@@ -114,3 +124,17 @@ def test_an_offset_with_too_much_metadata_is_refused_and_the_others_are_committe
 def test_an_offset_with_an_expiry_of_its_own_has_no_leader_epoch(expire_ms):
     found, _ = valid({T0: OffsetCommit(5, 3)}, expire_ms=expire_ms)
     assert found == {T0: OffsetValue(5, -1, "", 7, expire_ms)}
+
+
+def test_the_answer_to_a_fetch_has_the_offsets_that_are_stable():
+    committed = {T0: OffsetAndMetadata(OffsetValue(7, 3, "m", 0), 1)}
+    known, unstable = (
+        FetchedOffset(ErrorCode.none, 7, 3, "m"),
+        FetchedOffset(ErrorCode.unstable_offset_commit),
+    )
+    assert fetched_offsets(committed, set(), None) == {T0: known}
+    assert fetched_offsets(committed, {T0, T1}, None) == {T0: unstable, T1: unstable}
+    assert fetched_offsets(committed, {T1}, [T0, ("u", 0)]) == {
+        T0: known,
+        ("u", 0): FetchedOffset(ErrorCode.none),
+    }

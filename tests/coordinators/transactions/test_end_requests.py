@@ -3,7 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.end_requests import event_of_end_request
+from stablelog.coordinators.transactions.end_requests import event_of_end_request, is_first_since_start
 from stablelog.coordinators.transactions.partition_set import PartitionSet
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import encode_transaction, transaction_key
@@ -114,3 +114,11 @@ def test_after_a_start_a_request_of_version_1_waits_until_it_is_known_what_it_en
     with pytest.raises(RefusedError, match="the last transaction of a is being completed; try again") as why:
         event(table.require_state("a"), (5, 2), version=TV1, table=table)
     assert why.value.code is ErrorCode.concurrent_transactions
+
+
+@pytest.mark.parametrize(
+    ("txn", "version", "epoch", "is_first"),
+    [(DONE_V1, TV1, 1, True), (DONE_V1, TV1, 0, False), (DONE_V1, TV2, 1, False), (OPEN, TV1, 1, False)],
+)
+def test_the_first_repetition_of_version_1_since_the_start_is_recorded(txn, version, epoch, is_first):
+    assert is_first_since_start(txn._replace(settled_epoch=0), version, epoch) is is_first

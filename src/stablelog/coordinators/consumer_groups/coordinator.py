@@ -40,7 +40,6 @@ from stablelog.coordinators.consumer_groups.answers import (
     CommittingMember,
     DeleteOffsetsAnswer,
     DescribedGroup,
-    FetchedOffset,
     FetchedOffsets,
     GroupConfig,
     GroupDecision,
@@ -55,24 +54,22 @@ from stablelog.coordinators.consumer_groups.answers import (
     Token,
 )
 from stablelog.coordinators.consumer_groups.classic_group import (
-    CLASSIC_TYPE,
     CONSUMER_PROTOCOL,
-    CONSUMER_TYPE,
     ClassicGroup,
     ClassicGroupState,
     Due,
 )
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.groups import ConsumerGroups
-from stablelog.coordinators.consumer_groups.descriptions import describe_classic_group
+from stablelog.coordinators.consumer_groups.descriptions import describe_classic_group, overviews
 from stablelog.coordinators.consumer_groups.expiry import TICK_RECORDS_MAX, Expiry, is_empty
 from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX, Joining
-from stablelog.coordinators.consumer_groups.offset_commits import check_committer, valid_offsets
-from stablelog.coordinators.consumer_groups.offsets import OffsetAndMetadata
-from stablelog.coordinators.consumer_groups.rebalance import (
-    Decision,
-    Rebalances,
+from stablelog.coordinators.consumer_groups.offset_commits import (
+    check_committer,
+    fetched_offsets,
+    valid_offsets,
 )
+from stablelog.coordinators.consumer_groups.rebalance import Decision, Rebalances
 from stablelog.coordinators.consumer_groups.table import GroupTable, offset_record
 from stablelog.coordinators.record_fields import Record
 from stablelog.errors import RefusedError
@@ -216,17 +213,7 @@ class GroupCoordinator:
         """List the groups in the given states and of the given types; by default all. The case of the names does not
         matter.
         """
-        wanted_states = {state.lower() for state in states}
-        wanted_types = {group_type.lower() for group_type in types}
-        listed = []
-        for group in self._groups.values():
-            group_type = CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE
-            if wanted_types and group_type not in wanted_types:
-                continue
-            state = group.state.value
-            if not wanted_states or state.lower() in wanted_states:
-                listed.append(GroupOverview(group.group_id, group.protocol_type or "", state, group_type))
-        return GroupDecision(listed)
+        return GroupDecision(list(overviews(self._groups.values(), states, types)))
 
     def delete_groups(self, group_ids: Iterable[str], *, now_ms: int) -> GroupDecision[dict[str, ErrorCode]]:
         """Delete groups without members, and all their offsets. The answer has an error code for each group.
@@ -371,16 +358,7 @@ class GroupCoordinator:
         """
         committed = self._offsets.committed(group_id)
         unstable = self._offsets.pending_partitions(group_id) if require_stable else set()
-        if partitions is None:
-            partitions = [*committed, *sorted(unstable - committed.keys())]
-        return GroupDecision(
-            {
-                partition: FetchedOffset(ErrorCode.unstable_offset_commit)
-                if partition in unstable
-                else _fetched(committed.get(partition))
-                for partition in partitions
-            }
-        )
+        return GroupDecision(fetched_offsets(committed, unstable, partitions))
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, now_ms: int
@@ -469,10 +447,3 @@ def _no_such_member(group_id: str) -> RefusedError:
     return RefusedError(
         ErrorCode.unknown_member_id, f"there is no group {group_id!r}: join without a member id"
     )
-
-
-def _fetched(offset: OffsetAndMetadata | None) -> FetchedOffset:
-    if offset is None:
-        return FetchedOffset(ErrorCode.none)
-    value = offset.value
-    return FetchedOffset(ErrorCode.none, value.offset, value.leader_epoch, value.metadata)

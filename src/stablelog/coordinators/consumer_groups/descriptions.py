@@ -1,9 +1,16 @@
-"""Descriptions of groups, for DescribeGroups and ConsumerGroupDescribe."""
+"""Descriptions of groups, for DescribeGroups, ConsumerGroupDescribe and ListGroups."""
+
+from collections.abc import Collection, Iterable, Iterator
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.consumer_groups.answers import DescribedGroup, DescribedMember
-from stablelog.coordinators.consumer_groups.classic_group import ClassicGroup, ClassicGroupState
+from stablelog.coordinators.consumer_groups.answers import DescribedGroup, DescribedMember, GroupOverview
+from stablelog.coordinators.consumer_groups.classic_group import (
+    CLASSIC_TYPE,
+    CONSUMER_TYPE,
+    ClassicGroup,
+    ClassicGroupState,
+)
 from stablelog.coordinators.consumer_groups.consumer_protocol.group import ConsumerGroup
 from stablelog.coordinators.consumer_groups.consumer_protocol.model import DescribedConsumerGroup
 
@@ -51,3 +58,23 @@ def describe_consumer_group(
         group.assignor,
         group.described_members(),
     )
+
+
+def overviews(
+    groups: Iterable[ClassicGroup | ConsumerGroup], states: Collection[str], types: Collection[str]
+) -> Iterator[GroupOverview]:
+    """Yield the overviews of groups for ListGroups.
+
+    Args:
+        groups: the groups.
+        states: Kafka's names of the states of the groups that are yielded, in any case; empty for all.
+        types: the types of the groups that are yielded, in any case; empty for all.
+    """
+    wanted_states = {state.lower() for state in states}
+    wanted_types = {group_type.lower() for group_type in types}
+    for group in groups:
+        group_type = CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE
+        state = group.state.value
+        has_type = not wanted_types or group_type in wanted_types
+        if has_type and (not wanted_states or state.lower() in wanted_states):
+            yield GroupOverview(group.group_id, group.protocol_type or "", state, group_type)

@@ -1,6 +1,7 @@
-"""Checks of offset commits: who may commit offsets of a group, and which offsets can be committed."""
+"""Offset commits: who may commit offsets of a group, which offsets can be committed, and how they are fetched."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from kio.schema.errors import ErrorCode
 
@@ -8,6 +9,8 @@ from stablelog.coordinators.consumer_groups.answers import (
     NO_MEMBER,
     CodeByPartition,
     CommittingMember,
+    FetchedOffset,
+    FetchedOffsets,
     OffsetCommit,
 )
 from stablelog.coordinators.consumer_groups.classic_group import ClassicGroupState
@@ -15,6 +18,7 @@ from stablelog.coordinators.consumer_groups.consumer_protocol.group import Consu
 from stablelog.coordinators.consumer_groups.consumer_protocol.groups import check_commit
 from stablelog.coordinators.consumer_groups.expiry import is_empty
 from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX
+from stablelog.coordinators.consumer_groups.offsets import OffsetAndMetadata
 from stablelog.coordinators.consumer_groups.rebalance import check_generation, check_member
 from stablelog.coordinators.consumer_groups.records import OffsetValue
 from stablelog.coordinators.consumer_groups.table import AnyGroup
@@ -96,3 +100,32 @@ def valid_offsets(
         # A commit with an expiry of its own needs a record version that has no leader epoch.
         leader_epoch = commit.leader_epoch if expire_ms < 0 else -1
         yield partition, OffsetValue(commit.offset, leader_epoch, metadata, now_ms, expire_ms)
+
+
+def fetched_offsets(
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    unstable: AbstractSet[TopicPartition],
+    partitions: Iterable[TopicPartition] | None,
+) -> FetchedOffsets:
+    """Return the answer to OffsetFetch for a group.
+
+    Args:
+        committed: the committed offsets of the group.
+        unstable: the partitions that get UNSTABLE_OFFSET_COMMIT.
+        partitions: the partitions of the answer; None for all of `committed` and `unstable`.
+    """
+    if partitions is None:
+        partitions = [*committed, *sorted(unstable - committed.keys())]
+    return {
+        partition: FetchedOffset(ErrorCode.unstable_offset_commit)
+        if partition in unstable
+        else _fetched(committed.get(partition))
+        for partition in partitions
+    }
+
+
+def _fetched(offset: OffsetAndMetadata | None) -> FetchedOffset:
+    if offset is None:
+        return FetchedOffset(ErrorCode.none)
+    value = offset.value
+    return FetchedOffset(ErrorCode.none, value.offset, value.leader_epoch, value.metadata)

@@ -31,7 +31,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.answers import Decision, Draft, EndAnswer
 from stablelog.coordinators.transactions.config import TransactionConfig
-from stablelog.coordinators.transactions.end_requests import event_of_end_request
+from stablelog.coordinators.transactions.end_requests import event_of_end_request, is_first_since_start
 from stablelog.coordinators.transactions.ending import (
     EndOffsets,
     TransactionEnder,
@@ -48,10 +48,9 @@ from stablelog.coordinators.transactions.refusals import (
     code_for_produce,
     code_for_version,
     code_without_fenced,
-    fenced_refusal,
-    id_mapping_refusal,
     tv1_refusal,
 )
+from stablelog.coordinators.transactions.requester import Requester
 from stablelog.coordinators.transactions.spare_ids import Barrier, durability_unknown
 from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
@@ -60,7 +59,6 @@ from stablelog.coordinators.transactions.transaction import (
     TV1,
     TV2,
     ProducerIdAndEpoch,
-    TransactionMetadata,
 )
 from stablelog.errors import RefusedError
 from stablelog.types import TopicPartition
@@ -116,6 +114,7 @@ class TransactionCoordinator:
         self._ending = TransactionEnder(self.table, group, coordinator_epoch, end_offsets)
         self.joint = JointCommits(self.table, self._ending, coordinator_epoch)
         self.producers = Initialization(config, self.table, self._ending, self.joint)
+        self._requester = Requester(self.table, self.joint.checks)
         self._reconciliation = Reconciliation(self.table, self._ending)
 
     # -- partitions ----------------------------------------------------------------------------------------
@@ -153,7 +152,9 @@ class TransactionCoordinator:
         draft = Draft(now_ms)
         code = ErrorCode.none
         try:
-            txn = self._of_producer(transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch))
+            txn = self._requester.require_producer(
+                transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch)
+            )
             if self._config.strict and transaction_version < TV2:
                 raise tv1_refusal()
             if self.table.is_abort_only(transactional_id, txn) and txn.state is TransactionState.ONGOING:
@@ -216,39 +217,15 @@ class TransactionCoordinator:
         """
         wanted = list(partitions)
         try:
-            txn = self._of_producer(transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch))
+            txn = self._requester.require_producer(
+                transactional_id, ProducerIdAndEpoch(producer_id, producer_epoch)
+            )
             next_state(txn.state, TransactionEvent.ADD)
         except RefusedError as refused:
             return dict.fromkeys(wanted, code_for_produce(ErrorCode(refused.code), produce_version))
         part_of = txn.partitions if txn.state is TransactionState.ONGOING and not txn.is_kept else frozenset()
         missing = code_for_produce(ErrorCode.transaction_abortable, produce_version)
         return {partition: ErrorCode.none if partition in part_of else missing for partition in wanted}
-
-    def _of_producer(self, transactional_id: str, shown: ProducerIdAndEpoch) -> TransactionMetadata:
-        """Return the state of a transactional id, if the request comes from its current producer.
-
-        Raises:
-            RefusedError: the id is unknown, or the request's producer id or epoch is not the current one.
-        """
-        txn = self._known(transactional_id)
-        client = txn.client
-        if shown.producer_id != client.producer_id:
-            raise id_mapping_refusal(transactional_id, shown, txn)
-        if shown.producer_epoch != client.producer_epoch:
-            raise fenced_refusal(transactional_id, shown, txn)
-        return txn
-
-    def _known(self, transactional_id: str) -> TransactionMetadata:
-        if not transactional_id:
-            raise RefusedError(ErrorCode.invalid_request, "the request has no transactional id")
-        self.joint.checks.check_open(transactional_id)
-        txn = self.table.get(transactional_id)
-        if txn is None:
-            raise RefusedError(
-                ErrorCode.invalid_producer_id_mapping,
-                f"no producer uses the transactional id {transactional_id}",
-            )
-        return txn
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -289,12 +266,12 @@ class TransactionCoordinator:
             if self._config.strict and version < TV2:
                 raise tv1_refusal()
             own_epoch = self.joint.check_end(transactional_id, commit=commit) or version >= TV2
-            txn = self._known(transactional_id)
+            txn = self._requester.require_transaction(transactional_id)
             event = event_of_end_request(
                 self.table, transactional_id, txn, shown, commit=commit, version=version
             )
             state = next_state(txn.state, event)
-            settles = event in _AGAIN and self._is_first_since_start(txn, version)
+            settles = event in _AGAIN and is_first_since_start(txn, version, self._coordinator_epoch)
             if open_only and txn.state is not TransactionState.ONGOING and (event not in _AGAIN or settles):
                 raise RefusedError(
                     ErrorCode.coordinator_load_in_progress, f"{transactional_id} has no open transaction"
@@ -335,16 +312,6 @@ class TransactionCoordinator:
             settled = txn._replace(settled_epoch=self._coordinator_epoch, unknown_tags=())
             self.table.put(transactional_id, settled, draft.records)
         return draft.decision(EndAnswer(ErrorCode.none, *(txn.client if version >= TV2 else ())))
-
-    def _is_first_since_start(self, txn: TransactionMetadata, version: int) -> bool:
-        """Return whether this EndTxn is the first one, since the broker's start, that repeats the end of a complete
-        transaction of TV1 (transaction version 1).
-
-        If so, the coordinator records in the commit log that the transaction has ended. A crash may have lost its
-        marker in a partition that is not open yet, and its records there must not become part of the producer's next
-        transaction.
-        """
-        return version < TV2 and txn.state.is_complete and txn.settled_epoch < self._coordinator_epoch
 
     def markers_done(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, now_ms: int

@@ -81,3 +81,18 @@ def event_of_end_request(
     if shown.producer_id != txn.client.producer_id:
         raise id_mapping_refusal(transactional_id, shown, txn)
     raise fenced_refusal(transactional_id, shown, txn)
+
+
+def is_first_since_start(txn: TransactionMetadata, version: int, coordinator_epoch: int) -> bool:
+    """Return whether an EndTxn request is the first one, since the broker's start, that repeats the end of a complete
+    transaction of TV1 (transaction version 1).
+
+    If so, the coordinator records in the commit log that the transaction has ended. A crash may have lost its marker in
+    a partition that is not open yet, and its records there must not become part of the producer's next transaction.
+
+    Args:
+        txn: the state of the transactional id.
+        version: the transaction version of the client.
+        coordinator_epoch: the leader epoch since the broker's start.
+    """
+    return version < TV2 and txn.state.is_complete and txn.settled_epoch < coordinator_epoch

@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.patterns import name_matcher
 from stablelog.coordinators.record_fields import Record
@@ -22,6 +21,7 @@ from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.table import JointTable
 from stablelog.coordinators.transactions.listing import parse_state_names
 from stablelog.coordinators.transactions.log_ends import LogEnds
+from stablelog.coordinators.transactions.open_ids import OpenIds
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
     JointKey,
@@ -38,9 +38,8 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.spare_ids import Barrier, SpareIds
-from stablelog.coordinators.transactions.states import TransactionEvent, TransactionState, next_state
+from stablelog.coordinators.transactions.states import TransactionEvent, next_state
 from stablelog.coordinators.transactions.transaction import (
-    NO_SEQUENCE,
     ProducerIdAndEpoch,
     TransactionMetadata,
 )
@@ -87,30 +86,21 @@ class TransactionTable:
         self._producer_ids = producer_ids
         self._spare_ids = SpareIds()
         self._marker_barrier = marker_barrier
-        self._live: dict[str, TransactionMetadata] = {}  # The ids with an open transaction.
+        self._open = OpenIds()
         self._idle = IdleIds()
         self._latest_ms = 0  # The latest time in all replayed records.
-        # By producer id: the transactional id that has it, if that id has an open transaction.
-        self._owners: dict[int, str] = {}
-        self._timeouts: DeadlineQueue[str] = DeadlineQueue()
-        # The transactional ids whose transaction is decided and lacks markers, in the order of the decisions.
-        self._decided: dict[str, None] = {}
-        # By commit sequence, in rising order: the transactional ids of the commit, while it lacks markers.
-        self._unmarked: dict[int, set[str]] = {}
-        # The transactional ids with a transaction that was decided before the broker's start and lacks markers.
-        self._repeated: set[str] = set()
         self._change_count = 0
 
     # -- looking up ----------------------------------------------------------------------------------------
 
     def get(self, transactional_id: str) -> TransactionMetadata | None:
         """Return the state of a transactional id; None if the id is unknown."""
-        txn = self._live.get(transactional_id)
+        txn = self._open.txns.get(transactional_id)
         return self._idle.get(transactional_id) if txn is None else txn
 
     def __contains__(self, transactional_id: str) -> bool:
         """Whether a transactional id is known."""
-        return transactional_id in self._live or self._idle.value(transactional_id) is not None
+        return transactional_id in self._open.txns or self._idle.value(transactional_id) is not None
 
     def idle_ids(self) -> list[str]:
         """Return the ids without an open transaction."""
@@ -126,24 +116,24 @@ class TransactionTable:
         """Return a value that stands for the present state of an id; None if the id is unknown. `changed_ids` compares
         it with the state at a later time.
         """
-        return self._live.get(transactional_id) or self._idle.value(transactional_id)
+        return self._open.txns.get(transactional_id) or self._idle.value(transactional_id)
 
     def changed_ids(self, snapshots: Mapping[str, TransactionMetadata | bytes]) -> list[str]:
         """Return those of these ids whose state has changed since `state_snapshot` was called for them, or whose transaction
         the broker has refused a partition since.
         """
-        live, idle = self._live, self._idle
+        live, idle = self._open.txns, self._idle
         changed = [i for i, known in snapshots.items() if live.get(i) is not known and idle.value(i) != known]
         return changed + [i for i in self.abort_only if i in snapshots]
 
     def owner_of_open(self, producer_id: int) -> str | None:
         """Return the transactional id whose open transaction has a producer id; None if there is none."""
-        owner = self._owners.get(producer_id)
-        return owner if owner is not None and self._live[owner].producer_id == producer_id else None
+        owner = self._open.owner_of(producer_id)
+        return owner if owner is not None and self._open.txns[owner].producer_id == producer_id else None
 
     def owner_of(self, producer_id: int) -> str | None:
         """Return the transactional id that has a producer id; None if no id has it."""
-        owner = self._owners.get(producer_id)
+        owner = self._open.owner_of(producer_id)
         return self._idle.owner_of(producer_id) if owner is None else owner
 
     def may_own_transaction(self, target: TopicPartition, producer_id: int) -> bool:
@@ -158,17 +148,17 @@ class TransactionTable:
         After a start of the broker, the number may be too high: a partition that was not reconciled yet may have lost
         markers.
         """
-        unmarked = next(iter(self._unmarked), self.sequences.first_undecided)
+        unmarked = self._open.first_unmarked(self.sequences.first_undecided)
         least = self.history.lowest_sequence
         return (unmarked if least is None else min(unmarked, least)) - 1
 
     def decided_ids(self) -> list[str]:
         """Return the ids whose transaction is decided and lacks markers, in the order of the decisions."""
-        return list(self._decided)
+        return list(self._open.decided)
 
     def is_repeated(self, transactional_id: str) -> bool:
         """Whether the id's transaction was decided before the broker's start, and its markers are not all written."""
-        return transactional_id in self._repeated
+        return self._open.is_repeated(transactional_id)
 
     def list_transactions(
         self,
@@ -201,11 +191,11 @@ class TransactionTable:
         # Skip the idle ids if the filters ask for a duration or only for states of open transactions.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
         # Copy the ids now: the work is done in slices, and requests add and remove ids between two slices.
-        ids = [*self._live, *self._idle] if may_be_idle else list(self._live)
+        ids = [*self._open.txns, *self._idle] if may_be_idle else list(self._open.txns)
 
         def passing(some: list[str]) -> Iterator[Listed]:
             for transactional_id in some:
-                txn = self._live.get(transactional_id)
+                txn = self._open.txns.get(transactional_id)
                 head = txn if txn is not None else self._idle.head(transactional_id)
                 if (
                     head is not None
@@ -232,22 +222,18 @@ class TransactionTable:
         return len(self) + len(self.joints)
 
     def __len__(self) -> int:
-        return len(self._live) + len(self._idle)
+        return len(self._open.txns) + len(self._idle)
 
     # -- changing ------------------------------------------------------------------------------------------
 
     def put(self, transactional_id: str, txn: TransactionMetadata, records: list[Record]) -> None:
         """Change the state of a transactional id, and add the record of the change to `records`."""
         self._change_count += 1
-        before = self._live.pop(transactional_id, None)
-        if before is not None:
-            self._unindex_open_id(transactional_id, before)
-        elif not self._idle.remove(transactional_id):
+        if not self._open.remove(transactional_id) and not self._idle.remove(transactional_id):
             self.joints.add_child_id(transactional_id)
         value = encode_transaction(txn)
         if txn.state.is_open:
-            self._live[transactional_id] = txn
-            self._index_open_id(transactional_id, txn)
+            self._open.put(transactional_id, txn)
         else:
             self._idle.put(transactional_id, txn, value)
         records.append((transaction_key(transactional_id), value))
@@ -284,52 +270,23 @@ class TransactionTable:
             The producer id and epoch; None if no producer id is free for another child.
         """
         spare = self._spare_ids.take_identity()
-        assert spare is None or spare.producer_id not in self._owners
+        assert spare is None or self._open.owner_of(spare.producer_id) is None
         return spare
 
     def skip_producer_id(self, producer_id: int) -> None:
         """Record that a partition contains this producer id. It must not be handed out again."""
         self._producer_ids.space.skip_past(producer_id)
 
-    def _index_open_id(self, transactional_id: str, txn: TransactionMetadata) -> None:
-        """Add a transactional id with an open transaction to the dicts in which it is found by its producer id, its
-        timeout and its decision.
-        """
-        self._owners[txn.producer_id] = transactional_id
-        self._owners[txn.client.producer_id] = transactional_id
-        if txn.state is TransactionState.ONGOING and not txn.is_two_phase:
-            self._timeouts.set(transactional_id, txn.start_ms + txn.timeout_ms)
-        elif txn.state.is_decided:
-            self._decided[transactional_id] = None
-            if txn.commit_sequence != NO_SEQUENCE:
-                self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
-
-    def _unindex_open_id(self, transactional_id: str, txn: TransactionMetadata) -> None:
-        """Remove a transactional id with an open transaction from the dicts in which it is found by its producer id,
-        its timeout and its decision.
-        """
-        for producer_id in {txn.producer_id, txn.client.producer_id}:
-            assert self._owners[producer_id] == transactional_id
-            del self._owners[producer_id]
-        self._timeouts.cancel(transactional_id)
-        self._decided.pop(transactional_id, None)
-        self._repeated.discard(transactional_id)
-        unmarked = self._unmarked.get(txn.commit_sequence)
-        if unmarked is not None:
-            unmarked.discard(transactional_id)
-            if not unmarked:
-                del self._unmarked[txn.commit_sequence]
-
     # -- time ----------------------------------------------------------------------------------------------
 
     def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, TransactionMetadata]]:
         """Yield open transactions that have timed out, at most `count_max`. The caller ends each of them."""
-        for transactional_id in self._timeouts.pop_due(now_ms, count_max):
-            yield transactional_id, self._live[transactional_id]
+        for transactional_id in self._open.timeouts.pop_due(now_ms, count_max):
+            yield transactional_id, self._open.txns[transactional_id]
 
     def may_be_overdue(self, now_ms: int) -> bool:
         """Whether there may be more transactions that have timed out."""
-        return self._timeouts.is_due(now_ms)
+        return self._open.timeouts.is_due(now_ms)
 
     def may_be_expired(self, now_ms: int) -> bool:
         """Whether any transactional id has expired, or any key of a joint commit may have expired."""
@@ -361,25 +318,20 @@ class TransactionTable:
             self.sequences.skip_past(self.joints.replay(subject.name, value))
 
     def _replay_transaction(self, transactional_id: str, value: bytes | None) -> None:
-        self._decided.pop(transactional_id, None)
-        self._live.pop(transactional_id, None)
+        txn = None if value is None else decode_transaction(value)
+        self._open.replay(transactional_id, txn)
         self._idle.remove(transactional_id)
-        if value is None:
+        if value is None or txn is None:
             return
-        txn = decode_transaction(value)
-        if txn.state.is_open:
-            self._live[transactional_id] = txn
-        else:
+        if not txn.state.is_open:
             self._idle.put_encoded(transactional_id, idle_value(txn, value))
         self._latest_ms = max(self._latest_ms, txn.latest_ms)
         self.skip_producer_id(max(txn.producer_id, txn.next_producer_id))
         self.sequences.skip_past(txn.commit_sequence)
-        if txn.state.is_decided:
-            self._decided[transactional_id] = None
-            # Only Kafka writes a decision that keeps the producer's epoch and lacks the end offsets. Such a decision
-            # matters only if it is the last one of the transactional id: see `finish_replay`.
-            if not txn.lacks_ends:
-                self.history.add_decision(transactional_id, value, txn)
+        # Only Kafka writes a decision that keeps the producer's epoch and lacks the end offsets. Such a decision matters
+        # only if it is the last one of the transactional id: see `finish_replay`.
+        if txn.state.is_decided and not txn.lacks_ends:
+            self.history.add_decision(transactional_id, value, txn)
 
     def finish_replay(self, leader_epoch: int, now_ms: int) -> list[Record]:
         """Finish the replay, after `replay` was called for all records.
@@ -401,22 +353,19 @@ class TransactionTable:
             self._idle.clamp_times(now_ms)
         self._idle.sort()
         self._idle.index_owners()
-        for transactional_id in self._idle:
-            self.joints.add_child_id(transactional_id)
-        for transactional_id, txn in self._live.items():
-            txn = self._live[transactional_id] = txn.with_clamped_times(now_ms)
-            self._index_open_id(transactional_id, txn)
+        self._open.finish_replay(now_ms)
+        for transactional_id in itertools.chain(self._idle, self._open.txns):
             self.joints.add_child_id(transactional_id)
         records: list[Record] = []
-        for transactional_id in list(self._decided):
-            txn = self._live[transactional_id]
+        for transactional_id in list(self._open.decided):
+            txn = self._open.txns[transactional_id]
             if txn.lacks_ends:
                 partitions = txn.partitions.in_order
                 ends = LogEnds.from_offsets(leader_epoch, partitions, itertools.repeat(0, len(partitions)))
                 txn = txn._replace(ends=ends)
                 self.put(transactional_id, txn, records)
                 self.history.add_decision(transactional_id, encode_transaction(txn), txn)
-        self._repeated = set(self._decided)
+        self._open.mark_repeated()
         return records
 
     def partitions_opened(self) -> None:
@@ -436,7 +385,7 @@ class TransactionTable:
         Returns:
             The records; None while one batch would have more than `UNDIVIDED_MAX` decisions.
         """
-        if len(self._decided) > UNDIVIDED_MAX or self.history.record_count > UNDIVIDED_MAX:
+        if len(self._open.decided) > UNDIVIDED_MAX or self.history.record_count > UNDIVIDED_MAX:
             return None
         return LiveState(self._undivided(), self._rest())
 
@@ -456,8 +405,10 @@ class TransactionTable:
         would give the id the state of the earlier decision.
         """
         records: list[Record] = [self._group_record(), *self.history.records()]
-        earlier = sorted(self.history.transactional_ids() - self._decided.keys())
-        records += [(transaction_key(i), self._value(i)) for i in itertools.chain(earlier, self._decided)]
+        earlier = sorted(self.history.transactional_ids() - self._open.decided.keys())
+        records += [
+            (transaction_key(i), self._value(i)) for i in itertools.chain(earlier, self._open.decided)
+        ]
         return records
 
     def _rest(self) -> Iterator[Record]:
@@ -465,8 +416,8 @@ class TransactionTable:
         it.
         """
         yield from self.joints.records()
-        for transactional_id in [*self._live, *self._idle]:
-            if transactional_id in self._decided:
+        for transactional_id in [*self._open.txns, *self._idle]:
+            if transactional_id in self._open.decided:
                 continue
             value = self._value(transactional_id)
             if value is not None:
@@ -474,7 +425,7 @@ class TransactionTable:
 
     def _value(self, transactional_id: str) -> bytes | None:
         """Return the value of a record with the present state of an id; None if the id is unknown."""
-        txn = self._live.get(transactional_id)
+        txn = self._open.txns.get(transactional_id)
         return self._idle.value(transactional_id) if txn is None else encode_transaction(txn)
 
     def _group_record(self) -> Record:
