@@ -9,16 +9,14 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
 from stablelog.security.credentials import CredentialTable, derive, is_password
+from stablelog.security.exchanges import Identity, PasswordQuestion, TokenQuestion
 from stablelog.security.login import (
     REAUTHENTICATION_INTERVAL_MS,
-    Identity,
     Login,
     LoginAnswer,
     LoginError,
     LoginRules,
     LoginState,
-    PasswordQuestion,
-    TokenQuestion,
 )
 from stablelog.security.principal import Principal
 from stablelog.wire.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512

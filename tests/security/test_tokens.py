@@ -9,7 +9,7 @@ import pytest
 from joserfc import jwk
 
 from stablelog.errors import DamageError, UsageError
-from stablelog.security.login import Identity
+from stablelog.security.exchanges import Identity
 from stablelog.security.tokens import TOKEN_SIZE_MAX, KeySet, TokenError, TokenRules, UnknownKeyError
 from tests.security.keys import NOW_S, document, private_key, public, token
 

@@ -10,19 +10,30 @@ needs slow work (a password hash, or the keys of tokens) returns a `Question`; t
 with the answer. Random bytes and the time are arguments.
 """
 
-import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import RefusedError
-from stablelog.security.credentials import CredentialTable, FoundCredential
+from stablelog.security.credentials import CredentialTable
+from stablelog.security.exchanges import (
+    ExchangeEnd,
+    ExchangeError,
+    Identity,
+    MechanismExchange,
+    OauthBearerExchange,
+    PasswordQuestion,
+    PlainExchange,
+    Question,
+    ScramExchange,
+    TokenQuestion,
+)
 from stablelog.security.principal import USER, Principal
-from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SaslMessageError, oauthbearer, plain, scram
-from stablelog.wire.sasl.scram import BY_SASL_NAME, Mechanism
+from stablelog.wire.sasl import OAUTHBEARER, PLAIN, SaslMessageError
+from stablelog.wire.sasl.scram import BY_SASL_NAME
 
 # A re-authentication must begin at least this long after the one before, as in Kafka.
 REAUTHENTICATION_INTERVAL_MS: Final = 1000
@@ -54,42 +65,6 @@ class LoginState(Enum):
     FAILED = auto()
 
 
-class Identity(NamedTuple):
-    """The identity that a client has proven.
-
-    Attributes:
-        user: the user name.
-        expires_ms: the time at which the credential expires; None if it does not expire.
-    """
-
-    user: str
-    expires_ms: int | None = None
-
-
-class PasswordQuestion(NamedTuple):
-    """A request to check a user's password (PLAIN). The answer is an `Identity`, or None if the password is wrong."""
-
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"PasswordQuestion({self.user!r}, [hidden])"
-
-
-class TokenQuestion(NamedTuple):
-    """A request to check a bearer token (OAUTHBEARER). The answer is the `Identity` in the token, or None if it is not
-    valid.
-    """
-
-    token: str
-
-    def __repr__(self) -> str:
-        return "TokenQuestion([hidden])"
-
-
-Question = PasswordQuestion | TokenQuestion
-
-
 class LoginAnswer(NamedTuple):
     """The broker's answer to one message of a login.
 
@@ -100,145 +75,6 @@ class LoginAnswer(NamedTuple):
 
     token: bytes
     lifetime_ms: int = 0
-
-
-class _Done(NamedTuple):
-    token: bytes
-    identity: Identity
-
-
-class _FailureError(Exception):
-    """A failure of a login. `message` is the text for the client; None for Kafka's general message."""
-
-    def __init__(self, why: str, message: str | None = None, user: str = "") -> None:
-        super().__init__(why)
-        self.why = why
-        self.message = message
-        self.user = user
-
-
-class _MechanismExchange(Protocol):
-    """The messages of one SASL mechanism during one login."""
-
-    def respond(self, token: bytes, nonce: str) -> bytes | _Done | Question:
-        """Process a message of the client: return the response, the end of the login, or a question for the caller.
-
-        Raises:
-            SaslMessageError: the bytes are not a message of the mechanism.
-            _FailureError: the login has failed.
-        """
-
-    def process_answer(self, identity: Identity | None) -> bytes | _Done:
-        """Process the caller's answer to the question that `respond` returned.
-
-        Raises:
-            _FailureError: the login has failed.
-        """
-
-
-OTHER_AUTHORIZATION_ID: Final = (
-    "Authentication failed: Client requested an authorization id that is different from username"
-)
-
-
-class _Plain:
-    def __init__(self) -> None:
-        self._message: plain.PlainMessage | None = None
-
-    def respond(self, token: bytes, nonce: str) -> Question:
-        del nonce
-        self._message = plain.decode_plain(token)
-        return PasswordQuestion(self._message.user, self._message.password)
-
-    def process_answer(self, identity: Identity | None) -> _Done:
-        assert self._message is not None
-        authorization_id, user, _ = self._message
-        if identity is None:
-            raise _FailureError(
-                "wrong user name or password", "Authentication failed: Invalid username or password", user
-            )
-        assert identity.user == user
-        if authorization_id not in ("", user):
-            raise _FailureError("an authorization id that is not the user name", OTHER_AUTHORIZATION_ID, user)
-        return _Done(b"", identity)
-
-
-class _Scram:
-    def __init__(self, mechanism: Mechanism, find: Callable[[Mechanism, str], FoundCredential]) -> None:
-        self._mechanism = mechanism
-        self._find = find
-        self._first: scram.ClientFirst | None = None
-        self._server_first = b""
-        self._nonce = ""
-        self._found: FoundCredential | None = None
-
-    def respond(self, token: bytes, nonce: str) -> bytes | _Done:
-        return self._begin(token, nonce) if self._first is None else self._finish(token, self._first)
-
-    def _begin(self, token: bytes, nonce: str) -> bytes:
-        first = scram.decode_client_first(token)
-        # Extensions are ignored, as in Kafka, except for `tokenauth`: the name would be the id of a delegation token.
-        if first.extensions.get("tokenauth", "").lower() == "true":
-            raise _FailureError("delegation tokens are not supported", user=first.user)
-        # Before the credential is looked up, so that the message does not tell whether the user exists.
-        if first.authorization_id not in ("", first.user):
-            raise _FailureError(
-                "an authorization id that is not the user name", OTHER_AUTHORIZATION_ID, first.user
-            )
-        self._first, self._nonce = first, first.nonce + nonce
-        self._found = self._find(self._mechanism, first.user)
-        credential = self._found.credential
-        self._server_first = scram.encode_server_first(self._nonce, credential.salt, credential.iterations)
-        return self._server_first
-
-    def _finish(self, token: bytes, first: scram.ClientFirst) -> _Done:
-        assert self._found is not None
-        final = scram.decode_client_final(token)
-        if not hmac.compare_digest(final.nonce.encode(), self._nonce.encode()):
-            why = "the nonce of the last message is not that of the exchange"
-            if final.nonce == first.nonce + self._nonce:
-                why += (
-                    ", because the client repeats its own: librdkafka does so before 2.6.1, and Kafka from 4.0 on refuses it, "
-                    "too"
-                )
-            raise _FailureError(why, user=first.user)
-        if final.channel != first.gs2_header.encode():
-            raise _FailureError("the channel binding is not that of the first message", user=first.user)
-        keys = self._found.credential.keys
-        message = scram.auth_message_of(first.bare, self._server_first, final.unproven)
-        is_proven = scram.is_proof(self._mechanism, keys, message, final.proof)
-        if not (is_proven and self._found.is_known):
-            raise _FailureError("wrong user name or password", user=first.user)
-        signature = scram.server_signature(self._mechanism, keys, message)
-        return _Done(scram.encode_server_final(signature), Identity(first.user))
-
-    def process_answer(self, identity: Identity | None) -> bytes:
-        raise AssertionError("SCRAM asks no question")
-
-
-class _OauthBearer:
-    def __init__(self) -> None:
-        self._message: oauthbearer.TokenMessage | None = None
-        self._error = b""
-
-    def respond(self, token: bytes, nonce: str) -> Question:
-        del nonce
-        if self._error:
-            # The client has got the error, and answers with %x01. Any other message is no second attempt, either.
-            raise _FailureError("the token is not valid", self._error.decode())
-        self._message = oauthbearer.decode_token(token)
-        return TokenQuestion(self._message.token)
-
-    def process_answer(self, identity: Identity | None) -> bytes | _Done:
-        assert self._message is not None
-        if identity is None:
-            self._error = oauthbearer.encode_error("invalid_token")
-            return self._error
-        if self._message.authorization_id not in ("", identity.user):
-            raise _FailureError(
-                "an authorization id that is not the token's name", OTHER_AUTHORIZATION_ID, identity.user
-            )
-        return _Done(b"", identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +121,7 @@ class Login:
         self.has_headers = True
         self.is_again = False
         self.is_refused = False
-        self._exchange: _MechanismExchange | None = None
+        self._exchange: MechanismExchange | None = None
         self._question: Question | None = None
         self._expires_ms: int | None = None
         self._last_begun_ms: int | None = None
@@ -352,12 +188,12 @@ class Login:
         self._exchange = self._new_exchange(mechanism)
         self.state = LoginState.AUTHENTICATE
 
-    def _new_exchange(self, mechanism: str) -> _MechanismExchange:
+    def _new_exchange(self, mechanism: str) -> MechanismExchange:
         if mechanism == PLAIN:
-            return _Plain()
+            return PlainExchange()
         if mechanism == OAUTHBEARER:
-            return _OauthBearer()
-        return _Scram(BY_SASL_NAME[mechanism], lambda kind, user: self._credentials().find(kind, user))
+            return OauthBearerExchange()
+        return ScramExchange(BY_SASL_NAME[mechanism], lambda kind, user: self._credentials().find(kind, user))
 
     def authenticate(self, token: bytes, nonce: str, now_ms: int) -> LoginAnswer | Question:
         """Process a message of the SASL mechanism.
@@ -386,7 +222,7 @@ class Login:
         assert exchange is not None
         if self._other_mechanism:
             raise self._failed(
-                _FailureError(
+                ExchangeError(
                     "another mechanism than at the first login",
                     f"SASL mechanism '{self._other_mechanism}' requested by client is not supported for re-authentication of "
                     f"mechanism '{self.mechanism}'",
@@ -395,8 +231,8 @@ class Login:
         try:
             result = exchange.respond(token, nonce)
         except SaslMessageError as error:
-            raise self._failed(_FailureError(str(error))) from None
-        except _FailureError as failure:
+            raise self._failed(ExchangeError(str(error))) from None
+        except ExchangeError as failure:
             raise self._failed(failure) from None
         if isinstance(result, PasswordQuestion | TokenQuestion):
             self._question = result
@@ -416,16 +252,16 @@ class Login:
             result = self._exchange.process_answer(identity)
             self.is_refused = identity is None
             return self._progress(result, now_ms)
-        except _FailureError as failure:
+        except ExchangeError as failure:
             raise self._failed(failure) from None
 
-    def _progress(self, result: bytes | _Done, now_ms: int) -> LoginAnswer:
+    def _progress(self, result: bytes | ExchangeEnd, now_ms: int) -> LoginAnswer:
         if isinstance(result, bytes):
             return LoginAnswer(result)
         principal = Principal(USER, result.identity.user)
         if self.principal is not None and principal != self.principal:
             raise self._failed(
-                _FailureError(
+                ExchangeError(
                     "another user than at the first login",
                     f"Cannot change principals during re-authentication from {_dotted(self.principal)}: "
                     f"{_dotted(principal)}",
@@ -442,7 +278,7 @@ class Login:
         self.state = LoginState.OPEN
         return LoginAnswer(result.token, 0 if self._expires_ms is None else self._expires_ms - now_ms)
 
-    def _failed(self, failure: _FailureError) -> LoginError:
+    def _failed(self, failure: ExchangeError) -> LoginError:
         self.state, self._exchange, self._question = LoginState.FAILED, None, None
         what = "re-authentication" if self.is_again else "authentication"
         general = f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self.mechanism}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from stablelog.errors import DamageError, UsageError
 from stablelog.json_text import parse_json
 from stablelog.security.credentials import NAME_SIZE_MAX
-from stablelog.security.login import Identity
+from stablelog.security.exchanges import Identity
 
 # The algorithms of signatures that are accepted, with the kind of key that each needs.
 ALGORITHMS: Final[Mapping[str, str]] = {

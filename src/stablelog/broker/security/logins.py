@@ -24,14 +24,12 @@ from stablelog.broker.security.token_keys import TokenKeys
 from stablelog.env.clock import Clock
 from stablelog.errors import StablelogError
 from stablelog.security.credentials import CredentialTable, FoundCredential, is_password
+from stablelog.security.exchanges import Identity, PasswordQuestion, Question
 from stablelog.security.login import (
-    Identity,
     Login,
     LoginAnswer,
     LoginError,
     LoginRules,
-    PasswordQuestion,
-    Question,
 )
 from stablelog.security.tokens import TokenError, TokenRules
 from stablelog.wire.sasl import MECHANISMS

@@ -17,7 +17,7 @@ from stablelog.broker.loop.threads import in_thread
 from stablelog.env import http
 from stablelog.env.clock import Clock
 from stablelog.errors import DamageError, StablelogError, UnavailableError
-from stablelog.security.login import Identity
+from stablelog.security.exchanges import Identity
 from stablelog.security.tokens import KeySet, TokenRules, UnknownKeyError, check_library
 
 log = logging.getLogger(__name__)
