@@ -22,6 +22,7 @@ from stablelog.broker.network.connection_limits import (
     peer_addresses,
 )
 from stablelog.broker.network.connection_states import transition
+from stablelog.broker.network.connection_timeouts import ConnectionTimeouts
 from stablelog.broker.network.contained import contained
 from stablelog.broker.network.long_messages import RequestDecoder
 from stablelog.broker.network.mute import Mute
@@ -85,12 +86,10 @@ class Connection(asyncio.BufferedProtocol):
         self._heavy_turn = asyncio.Lock()
         self.decoding = RequestDecoder()
         self.appending = asyncio.Lock()
-        self._mute = Mute(self._later, self._unmute)
-        self._timer: asyncio.TimerHandle | None = None
-        self._receive_timer: asyncio.TimerHandle | None = None
+        self._mute = Mute(self.later, self._unmute)
+        self._timeouts = ConnectionTimeouts(self, limits, self.session, self._arriving, self._responses)
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
-        self._last_request_at = self._loop.time()
         self.peer = "?"
         self.host = "?"
 
@@ -116,14 +115,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self._open_connections.add(self)
-        first_check_s = self._limits.first_check_s(has_login=self.session.login is not None)
-        self._timer = self._later(first_check_s, self._check_idle)
+        self._timeouts.begin()
         # A listener with TLS has counted the connection before its handshake.
         arrival = self._limits.arrive(self.host) if self._on_made is None else AT_ONCE
         if arrival.delay_ms:
             self.mute(arrival.delay_ms, arrival.why_closed)
 
-    def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    def later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call a function after a number of seconds, and return the timer. An exception closes the connection."""
         return self.background.later("connection", delay_s, callback, scope=self.scope)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -134,9 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         is_cut, self._life = self._life is states.CUT, transition(self._life, states.LOST)
         self._lost.set()
-        for timer in (self._timer, self._receive_timer):
-            if timer is not None:
-                timer.cancel()
+        self._timeouts.cancel()
         self._mute.cancel()
         self._responses.unblock_sending()
         self._in_flight.cancel_requests(keeps_one_way=not is_cut)
@@ -169,6 +166,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_writable(self) -> bool:
         """Whether the client reads its responses fast enough, so that they are sent and requests begin."""
         return self._responses.state is not states.BLOCKED
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the connection reads from its socket."""
+        return self._intake in states.READ
 
     @property
     def is_draining(self) -> bool:
@@ -222,21 +224,6 @@ class Connection(asyncio.BufferedProtocol):
         self.drain()
         if self._life is states.DRAINING:
             self._life = transition(self._life, states.ENDING)
-
-    def _check_idle(self) -> None:
-        login = self.session.login
-        if login is not None and login.principal is None:
-            self.close(f"the client has not logged in within {self._limits.receive_ms_max / 1000:g} s")
-            return
-        limit_s = self._limits.idle_ms_max / 1000
-        idle_s = limit_s - (self._loop.time() - self._last_request_at)
-        responses = self._responses
-        if responses.state is states.BLOCKED and self._loop.time() - responses.blocked_since > limit_s:
-            self.close(f"the client has not read any byte of a response for {limit_s:g} s")
-        elif idle_s <= 0 and responses.are_sent:
-            self.close()
-        else:
-            self._timer = self._later(max(idle_s, 1), self._check_idle)
 
     # -- bytes in --------------------------------------------------------------------------------------------
 
@@ -296,10 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             inbox.drop_bytes(at)
         if arriving.since is None and (inbox.filled > 0 or arriving.has_frame):
             arriving.since = self._loop.time()
-            if self._receive_timer is None:
-                self._receive_timer = self._later(
-                    self._limits.receive_ms_max / 1000, self._check_receive_time
-                )
+            self._timeouts.expect_rest()
 
     def _expect_large(self, size: int) -> None:
         """Begin to receive a request of `size` bytes that is too large for the inbox, into a frame (a buffer for this
@@ -329,27 +313,10 @@ class Connection(asyncio.BufferedProtocol):
             self._arriving.open_frame()
         self._resume_reading()
 
-    def _check_receive_time(self) -> None:
-        """Close the connection if a request that has begun to arrive is not complete in time.
-
-        The time in which the request waited for the memory budget does not count.
-        """
-        self._receive_timer = None
-        since = self._arriving.receives_since
-        if self._arriving.since is None or since is None:
-            return
-        limit_s = self._limits.receive_ms_max / 1000
-        waited_s = self._loop.time() - since if self._intake in states.READ else 0
-        left_s = limit_s - waited_s
-        if left_s <= 0:
-            self.close(f"the rest of a request did not arrive within {limit_s:g} s")
-        else:
-            self._receive_timer = self._later(left_s, self._check_receive_time)
-
     # -- requests and responses ------------------------------------------------------------------------------
 
     def _begin_request(self, frame: Buffer, claim: MemoryClaim | None) -> None:
-        self._last_request_at = self._loop.time()
+        self._timeouts.last_request_at = self._loop.time()
         if claim is not None:
             claim.budget.mark_complete(claim, is_quick=not request_api(frame, self._apis).is_long_poll)
         work = self._process_request(frame, self._responses.add_response())
