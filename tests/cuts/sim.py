@@ -9,7 +9,8 @@ from pathlib import Path
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.settings.config import BrokerConfig
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 
 DATA = Path("/data")
 EPOCH_MS = 1_700_000_000_000

@@ -15,7 +15,8 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.log.model import LogConfig
 from stablelog.log.opening import open_partition
 from stablelog.log.segments.replacement import SWAP
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_id
 from stablelog.wire.extension.joint import JointChild

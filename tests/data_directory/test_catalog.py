@@ -21,7 +21,8 @@ from stablelog.data_directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from stablelog.data_directory.meta_properties import META_FILE
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.log_start import LOG_START_FILE
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.broker.desk import DATA, batch, opened
 
 TOPICS = [ListedTopic("t", uuid.UUID(int=7), 2, {"retention.ms": "5", "stablelog.order": "commit"})]

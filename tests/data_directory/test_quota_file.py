@@ -9,7 +9,8 @@ from stablelog.data_directory.quota_file import decode_quotas, encode_quotas, qu
 from stablelog.data_directory.registered_file import with_crc
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.security.quotas.entities import Entity, NamePlaceholder
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.wire.quotas import QuotaKey
 from tests.broker.directory.test_dynamic_settings import META, META_CONTENT
 

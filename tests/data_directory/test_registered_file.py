@@ -19,7 +19,8 @@ from stablelog.data_directory.registered_file import (
     with_crc,
 )
 from stablelog.errors import DamageError, DiskError, RefusedError, UnknownFormatError
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 
 DATA = Path("/data")
 META = DATA / META_FILE

@@ -18,7 +18,8 @@ import pytest
 from stablelog.env import local_disk as local
 from stablelog.env.local_disk import COPIED_SIZE_MAX, LocalDisk
 from stablelog.errors import DiskError
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 
 NUMBERS = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EINVAL]
 CONTENT = b"0123456789"

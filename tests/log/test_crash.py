@@ -10,7 +10,7 @@ from stablelog.batch.records import decode_records
 from stablelog.errors import RefusedError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
 
 HISTORIES = 25

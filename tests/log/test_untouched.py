@@ -8,7 +8,7 @@ import pytest
 from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log, aborted_in
 
 LOG, INDEX, TIMEINDEX, TXNINDEX = (

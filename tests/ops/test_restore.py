@@ -20,7 +20,8 @@ from stablelog.log.files.names import COMMIT_SUFFIXES, REMOTE_MANIFEST_FILE, RES
 from stablelog.log.files.partition_metadata import METADATA_FILE
 from stablelog.ops.restore import restore
 from stablelog.ops.restore_plan import make_plan
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import COMMIT, DATA, batch, opened

@@ -17,57 +17,33 @@ The program refuses connections from the signal SIGUSR1 on, and accepts them fro
 import argparse
 import asyncio
 import contextlib
-import hashlib
 import re
 import signal
 import socket
 import sys
 import threading
-import time
-import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import formatdate
-from xml.sax.saxutils import escape, unescape
 
+from stablelog.testing.s3_bucket import S3Bucket
 from stablelog.testing.s3_faults import S3Fault, S3Hold
 from stablelog.testing.s3_link import S3Link
-from stablelog.testing.s3_messages import KEY, XML, S3Request, S3Response, error_answer, read_request
+from stablelog.testing.s3_messages import S3Request, S3Response, error_answer, read_request
 
-KEYS_MAX = 1000  # the greatest number of keys in one page of a listing
 HEADER_SIZE_MAX = 64 << 10
 HOST = "127.0.0.1"
 FAULT_CODES = {403: "AccessDenied", 409: "ConditionalRequestConflict"}  # By the status of a fault.
 
 
-def _up_to(key: str, prefix: str, delimiter: str) -> str:
-    """Return the part of a key that a listing with a delimiter shows: up to the first delimiter after the prefix, and
-    with this delimiter. For example, the key "a/b/c" with the prefix "a/" and the delimiter "/" is shown as "a/b/".
-    """
-    name, found, _ = key.removeprefix(prefix).partition(delimiter)
-    return prefix + name + found
-
-
-def _etag(content: bytes) -> str:
-    return f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
-
-
 @dataclass
-class S3:
-    """The state of a server: one bucket. Tests may change every attribute while it runs.
+class S3(S3Bucket):
+    """The state of a server: one bucket and its connections. Tests may change every attribute while it runs.
 
     Attributes:
-        bucket: the name of the bucket.
-        objects: the contents by key.
-        written_s: by key, the time at which the object was written, by the machine's clock.
         counts: requests by kind.
         keys: requests by kind and key.
         delay_s: the delay before each request is handled, in seconds.
-        ignores_conditions: whether a conditional put replaces an object, as some servers that speak S3 do.
-        lists_from: how a listing treats the key after which it should begin: `after` leaves it out, `at` lists it, and
-            `all` lists all keys, as stores of other protocols do.
         port: the port on 127.0.0.1; 0 until the server runs.
         is_silent: whether the server answers no request. A request that has come while this was set is never applied
             or answered, as if the network had lost it.
@@ -76,14 +52,9 @@ class S3:
         down: the link from the server to the clients.
     """
 
-    bucket: str
-    objects: dict[str, bytes] = field(default_factory=dict)
-    written_s: dict[str, float] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     keys: Counter[tuple[str, str]] = field(default_factory=Counter)
     delay_s: float = 0.0
-    ignores_conditions: bool = False
-    lists_from: str = "after"
     port: int = 0
     is_silent: bool = False
     silent_count: int = 0
@@ -91,13 +62,12 @@ class S3:
     down: S3Link = field(default_factory=S3Link)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._faults: list[S3Fault] = []
         self._holds: list[S3Hold] = []
         self._held: list[S3Hold] = []  # Those that have stopped a request.
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._etags: dict[str, tuple[bytes, str]] = {}  # By key: the content and its ETag.
-        self._uploads: dict[str, dict[int, bytes]] = {}
         self._conversations: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     @property
@@ -145,11 +115,6 @@ class S3:
         assert self._loop is not None, "the server does not run"
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    @property
-    def unfinished_uploads(self) -> int:
-        """The number of multipart uploads that were begun, and neither completed nor aborted."""
-        return len(self._uploads)
-
     # -- requests ----------------------------------------------------------------------------------------------
 
     def handle(self, request: S3Request) -> tuple[S3Response | None, int | None]:
@@ -164,8 +129,8 @@ class S3:
         self.keys[kind, request.key] += 1
         fault = self._fault_of(kind, request.key)
         if fault is None:
-            return self._apply(request), None
-        answer = self._apply(request) if fault.is_applied or fault.cut_size is not None else None
+            return self.apply(request), None
+        answer = self.apply(request) if fault.is_applied or fault.cut_size is not None else None
         if fault.cut_size is not None:
             return answer, fault.cut_size
         if not fault.status:
@@ -190,148 +155,6 @@ class S3:
                     self._held.append(hold)
                     return hold
         return None
-
-    def _apply(self, request: S3Request) -> S3Response:
-        if request.bucket != self.bucket:
-            return error_answer(404, "NoSuchBucket")
-        handlers: dict[str, Callable[[S3Request], S3Response]] = {
-            "put": self._put,
-            "get": self._get,
-            "head": self._get,
-            "delete": self._delete,
-            "list": self._list,
-            "begin": self._begin,
-            "part": self._part,
-            "complete": self._complete,
-            "abort": self._abort,
-        }
-        handler = handlers.get(request.kind)
-        return handler(request) if handler is not None else error_answer(405, "MethodNotAllowed")
-
-    def _put(self, request: S3Request) -> S3Response:
-        is_conditional = request.headers.get("if-none-match") == "*" and not self.ignores_conditions
-        if is_conditional and request.key in self.objects:
-            return error_answer(412, "PreconditionFailed", request.key)
-        self._write(request.key, request.body)
-        return S3Response(200, headers=(("ETag", _etag(request.body)),))
-
-    def _write(self, key: str, content: bytes) -> None:
-        self.objects[key] = content
-        self.written_s[key] = time.time()
-
-    def _get(self, request: S3Request) -> S3Response:
-        content = self.objects.get(request.key)
-        if content is None:
-            return error_answer(404, "NoSuchKey", request.key)
-        headers = [
-            ("ETag", self._etag_of(request.key)),
-            ("Last-Modified", formatdate(usegmt=True)),
-            ("Accept-Ranges", "bytes"),
-        ]
-        status, found = 200, content
-        wanted = request.headers.get("range", "")
-        if wanted.startswith("bytes="):
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
-            start = int(first) if first else max(len(content) - int(last), 0)
-            end = min(int(last) + 1, len(content)) if first and last else len(content)
-            if start >= len(content):
-                return error_answer(416, "InvalidRange", request.key)
-            status, found = 206, content[start:end]
-            headers.append(("Content-Range", f"bytes {start}-{end - 1}/{len(content)}"))
-        if request.method == "HEAD":
-            return S3Response(status, b"", tuple(headers), len(found))
-        return S3Response(status, found, tuple(headers))
-
-    def _delete(self, request: S3Request) -> S3Response:
-        if request.method == "DELETE":
-            self._forget(request.key)
-            return S3Response(204)
-        keys = KEY.findall(
-            request.body.decode()
-        )  # the request is DeleteObjects, which obstore sends also for a single object
-        for key in keys:
-            self._forget(unescape(key))
-        rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-        return S3Response(200, f"<DeleteResult>{rows}</DeleteResult>".encode(), XML)
-
-    def _etag_of(self, key: str) -> str:
-        """Return the ETag of an object. It is computed once for each content, because the client reads many ranges of a
-        large object, and each response has the ETag.
-        """
-        content = self.objects[key]
-        known = self._etags.get(key)
-        if known is None or known[0] is not content:
-            known = self._etags[key] = content, _etag(content)
-        return known[1]
-
-    def _forget(self, key: str) -> None:
-        self.objects.pop(key, None)
-        self._etags.pop(key, None)
-
-    def _list(self, request: S3Request) -> S3Response:
-        prefix = request.query.get("prefix", "")
-        begin, token = request.query.get("start-after", ""), request.query.get("continuation-token", "")
-        if self.lists_from != "after":
-            begin = begin[:-1] if self.lists_from == "at" else ""
-        after = max(begin, token)
-        keys = {key for key in self.objects if key.startswith(prefix)}
-        delimiter = request.query.get("delimiter", "")
-        if delimiter:
-            keys = {_up_to(key, prefix, delimiter) for key in keys}
-        found = sorted(key for key in keys if key > after)
-        page = found[: min(int(request.query.get("max-keys", KEYS_MAX)), KEYS_MAX)]
-        rows = "".join(
-            self._listed(key, is_directory=bool(delimiter) and key.endswith(delimiter)) for key in page
-        )
-        is_cut = len(page) < len(found)
-        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if is_cut else ""
-        body = (
-            f"<ListBucketResult><Name>{escape(self.bucket)}</Name><Prefix>{escape(prefix)}</Prefix>"
-            f"<KeyCount>{len(page)}</KeyCount><IsTruncated>{str(is_cut).lower()}</IsTruncated>{token}{rows}"
-            "</ListBucketResult>"
-        )
-        return S3Response(200, body.encode(), XML)
-
-    def _listed(self, key: str, *, is_directory: bool) -> str:
-        if is_directory:
-            return f"<CommonPrefixes><Prefix>{escape(key)}</Prefix></CommonPrefixes>"
-        written = datetime.fromtimestamp(self.written_s.get(key, 0.0), UTC).isoformat(timespec="milliseconds")
-        return (
-            f"<Contents><Key>{escape(key)}</Key><LastModified>{written.replace('+00:00', 'Z')}</LastModified>"
-            f"<ETag>{escape(self._etag_of(key))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
-        )
-
-    def _begin(self, request: S3Request) -> S3Response:
-        upload = uuid.uuid4().hex
-        self._uploads[upload] = {}
-        body = (
-            f"<InitiateMultipartUploadResult><Bucket>{escape(self.bucket)}</Bucket><Key>{escape(request.key)}</Key>"
-            f"<UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
-        )
-        return S3Response(200, body.encode(), XML)
-
-    def _part(self, request: S3Request) -> S3Response:
-        parts = self._uploads.get(request.query["uploadId"])
-        if parts is None:
-            return error_answer(404, "NoSuchUpload", request.key)
-        parts[int(request.query["partNumber"])] = request.body
-        return S3Response(200, headers=(("ETag", _etag(request.body)),))
-
-    def _complete(self, request: S3Request) -> S3Response:
-        parts = self._uploads.pop(request.query.get("uploadId", ""), None)
-        if parts is None:
-            return error_answer(404, "NoSuchUpload", request.key)
-        content = b"".join(part for _, part in sorted(parts.items()))
-        self._write(request.key, content)
-        body = (
-            f"<CompleteMultipartUploadResult><Key>{escape(request.key)}</Key><ETag>{escape(_etag(content))}</ETag>"
-            "</CompleteMultipartUploadResult>"
-        )
-        return S3Response(200, body.encode(), XML)
-
-    def _abort(self, request: S3Request) -> S3Response:
-        self._uploads.pop(request.query["uploadId"], None)
-        return S3Response(204)
 
     # -- connections -------------------------------------------------------------------------------------------
 

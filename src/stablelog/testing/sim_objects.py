@@ -21,7 +21,7 @@ from stablelog.env.objects.attempts import (
     UploadPace,
 )
 from stablelog.env.objects.window import IDLE_S
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 
 
 @dataclass(frozen=True, slots=True)

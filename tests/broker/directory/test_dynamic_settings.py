@@ -11,7 +11,8 @@ from stablelog.broker.directory.dynamic_settings import DynamicSettings
 from stablelog.data_directory.registered_file import with_crc
 from stablelog.data_directory.settings_file import META_LINE, Dynamic, decode_settings, encode_settings
 from stablelog.errors import DamageError, RefusedError, UnknownFormatError
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 
 DATA = Path("/data")
 META = DATA / "meta.properties"

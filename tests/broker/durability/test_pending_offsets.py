@@ -17,7 +17,8 @@ from stablelog.broker.loop.tasks import Tasks
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, OffsetCommit
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.log.verify.directory import verify_directory
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
 from tests.scale import seeds
 

@@ -20,7 +20,7 @@ from stablelog.batch.header import headers_in
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, StoreError
 from stablelog.log.partition import Isolation
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 from stablelog.tier.chain import LinkKind, decode_link
 from stablelog.tier.deletion import named_keys

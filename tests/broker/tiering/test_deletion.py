@@ -6,7 +6,8 @@ import uuid
 import pytest
 
 from stablelog.env.objects.attempts import RejectedError
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.names import INDEXES
 from stablelog.tier.pins import Pin, encode_pin

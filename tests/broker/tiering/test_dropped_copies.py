@@ -8,7 +8,7 @@ from stablelog.batch.header import headers_in
 from stablelog.broker.settings.config import BrokerConfig, check_topic_configs
 from stablelog.errors import UsageError
 from stablelog.log.partition import LogConfig
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 from stablelog.tier.index_object import IndexKind, indexes_of
 from stablelog.tier.names import INDEXES, LOG

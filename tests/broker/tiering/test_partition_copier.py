@@ -17,7 +17,7 @@ from stablelog.env.objects.opening import open_store
 from stablelog.env.objects.retrying_store import PART_SIZE, Patience
 from stablelog.errors import StoreError
 from stablelog.testing.s3 import S3Fault, serve_s3
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.testing.sim_objects import HOSTILE, SimObjects, StoreFaults
 from tests.broker.tiering.world import World, chance_of, lines, stop_before
 from tests.log.timeline import NOW_MS

@@ -18,7 +18,7 @@ from stablelog.broker.tiering.remote_storage import RemoteStorage
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
 from stablelog.log.partition import Isolation
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 from stablelog.testing.sim_objects import SimObjects
 from stablelog.tier.chain import last_manifest
 from stablelog.tier.local_state import LocalState

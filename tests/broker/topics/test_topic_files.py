@@ -13,7 +13,8 @@ from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.topics import side_by_side
 from stablelog.data_directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.errors import DamageError, DiskError, RefusedError
-from stablelog.testing.sim_disk import SimDisk, SimFile, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk, SimFile
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.broker.desk import delete_topic
 from tests.broker.topics.files import create, topic_files
 

@@ -19,7 +19,8 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.partition import Isolation
 from stablelog.log.retention import count_too_old
 from stablelog.log.verify import verify_directory
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
 from tests.scale import examples
 

@@ -22,7 +22,8 @@ from stablelog.log.partition import Isolation
 from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.replacement import begin_swap
 from stablelog.log.verify import verify_directory
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
 
 HOUR_MS = 3_600_000

@@ -17,7 +17,7 @@ from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.damage import Expected
 from stablelog.log.recovery.repair import examine, truncate_at_damage
 from stablelog.log.verify import verify_directory
-from stablelog.testing.sim_disk import SimulatedCrash
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.log.compaction.test_policy import KeyedLog
 from tests.log.test_damage import DIRECTORY, changed, headers, path_of, several_segments
 

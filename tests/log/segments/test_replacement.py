@@ -11,7 +11,8 @@ from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.replacement import CLEANED, SWAP, begin_swap, finish_interrupted
 from stablelog.log.verify import verify_directory
-from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_faults import SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
 
 
