@@ -75,7 +75,7 @@ def test_a_dropped_request_has_no_answer(threads, is_applied):
 
 
 def test_a_test_that_waits_for_another_request_is_told():
-    with serve_s3() as s3, pytest.raises(TimeoutError, match="no put of a key like 'a'"):
+    with serve_s3() as s3, pytest.raises(TimeoutError, match="no put request for a key like 'a'"):
         s3.hold(S3Hold("put", "a")).wait(0.01)
 
 
