@@ -26,9 +26,7 @@ class Beginning:
         self.cluster = self.brokers.cluster(deadline_s=10)
 
     def begin(self, timeout_s=1.5):
-        steps = begin_under_key(
-            self.cluster, self.key, "token", timeout_s=timeout_s, on_acknowledged=lambda *_: None
-        )
+        steps = begin_under_key(self.cluster, self.key, "token", timeout_s, {})
         return self.brokers.run(steps)
 
     def ids(self):

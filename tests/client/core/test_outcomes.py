@@ -14,6 +14,7 @@ from stablelog.client.core.outcomes import (
     lost_outcome,
     naming_group,
     shared_key_error,
+    undecided_on_error,
     unknown_outcome,
 )
 from stablelog.errors import (
@@ -125,3 +126,15 @@ def test_a_key_with_a_later_version_of_another_writer_says_nothing_of_this_trans
     same = shared_key_error(key, JointCommit(0, already=True))
     assert isinstance(same, TransactionAbortedError)
     assert "and has committed version 3" in str(same)
+
+
+@pytest.mark.parametrize(
+    "failure", [RefusedError(ErrorCode.producer_fenced, "fenced"), UnavailableError("away")]
+)
+def test_an_error_that_decides_nothing_leaves_the_outcome_open(failure):
+    with pytest.raises(OutcomeUnknownError) as unknown, undecided_on_error():
+        raise failure
+    assert str(unknown.value).startswith(f"it is unknown whether the transaction is committed: {failure}")
+    assert unknown.value.__cause__ is failure
+    with pytest.raises(KeyError), undecided_on_error():
+        raise KeyError

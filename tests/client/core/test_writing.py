@@ -17,6 +17,7 @@ from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.steps import Receive, Send
 from stablelog.client.core.writing import Writing
 from stablelog.errors import (
+    DataLossError,
     OutcomeUnknownError,
     RefusedError,
     TransactionAbortedError,
@@ -449,3 +450,33 @@ def test_a_topic_that_is_denied_is_told_with_the_group_of_the_transaction():
     txn = written(ModelShell(Denying()), key=WriterKey("g"))
     with pytest.raises(RefusedError, match="the transaction was begun with group='g': appending to"):
         txn.shell.run(txn.writing.flush())
+
+
+def test_a_cancelled_commit_in_doubt_can_be_repeated_with_retries():
+    lost = (ApiKey.COMMIT_JOINT, ApiKey.ABORT_JOINT)
+    is_silent = True
+    txn = written(
+        ModelShell(ModelBroker(), lambda key: "answer" if is_silent and key in lost else None), deadline_s=0
+    )
+    with pytest.raises(OutcomeUnknownError):
+        txn.shell.run(txn.writing.commit())
+    txn.writing.cancel()
+    txn.shell.run(txn.writing.end_with_block(asyncio.CancelledError()))
+    assert txn.writing.is_in_doubt
+    assert not txn.writing.cluster.are_retries_cancelled
+
+
+def test_a_committed_transaction_whose_records_are_removed_stays_committed(monkeypatch):
+    def removed(*_arguments):
+        raise DataLossError("the records are removed")
+        yield
+
+    monkeypatch.setattr(core, "find_offsets", removed)
+    txn = written()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="the records are removed"):
+            txn.shell.run(txn.writing.commit())
+    assert txn.writing.status == "committed as 1"
+    assert [type(one) for one in txn.outcomes] == [DataLossError]
+    with pytest.raises(RefusedError, match="the transaction is committed"):
+        txn.shell.run(txn.writing.abort())

@@ -1,6 +1,6 @@
 """The beginning of a transaction of the native client: it gets a producer under a key of joint commits."""
 
-from collections.abc import Callable
+from collections.abc import MutableMapping
 from typing import NamedTuple
 
 from stablelog.client.core.cluster import Cluster
@@ -29,9 +29,8 @@ def begin_under_key(
     cluster: Cluster,
     key: WriterKey,
     token: str,
-    *,
     timeout_s: float,
-    on_acknowledged: Callable[[int, int], None],
+    base_offsets: MutableMapping[int, int],
 ) -> Steps[BegunTransaction]:
     """Begin a transaction under a key of joint commits. Begin it under a new key of the same transaction group if another
     client may use the given one, or if the broker still writes the abort markers of the key's last transaction.
@@ -41,7 +40,7 @@ def begin_under_key(
         key: the key.
         token: the digest of the joint commit: a value that no other commit has.
         timeout_s: after this time the coordinator aborts the transaction.
-        on_acknowledged: called for each acknowledged batch with its number and its base offset.
+        base_offsets: gets the base offset of each acknowledged batch by its number; -1 if it is unknown.
 
     Raises:
         RefusedError: the broker refuses the transactional id or the timeout, or has no transaction groups.
@@ -55,7 +54,7 @@ def begin_under_key(
             ending.transactional_id,
             transaction_timeout_ms=max(1, int(timeout_s * 1000)),
             deadline_s=cluster.deadline_s,
-            on_acknowledged=on_acknowledged,
+            on_acknowledged=base_offsets.__setitem__,
         )
         yield from producer.begin(deadline_s=deadline_s)
         return BegunTransaction(key, ending, producer)

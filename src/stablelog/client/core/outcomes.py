@@ -4,6 +4,8 @@ A program has to distinguish three kinds of error. After `TransactionAbortedErro
 can write the transaction again. After `OutcomeUnknownError` it has to call `commit` again. Any other error is final.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeVar
@@ -85,6 +87,11 @@ def aborted_error(why: str) -> TransactionAbortedError:
     return TransactionAbortedError(ErrorCode.transaction_abortable, f"the transaction was aborted: {why}")
 
 
+def overdue_error(timeout_s: float) -> TransactionAbortedError:
+    """Return the error for a transaction that is aborted because its timeout has passed."""
+    return aborted_error(f"it was open for longer than its timeout of {timeout_s:g} s")
+
+
 def abort_error(cause: BaseException | None) -> RefusedError:
     """Return the error for a transaction that is aborted because of `cause`; None if the program has called `abort`.
     The error is a `TransactionAbortedError`, unless the broker would refuse the same records again.
@@ -121,6 +128,20 @@ def unknown_outcome(what: str, failure: BaseException) -> OutcomeUnknownError:
         f"it is unknown {what}: {failure}. Call commit() of this transaction again to learn the outcome. Do not write its "
         "records again before"
     )
+
+
+@contextmanager
+def undecided_on_error() -> Iterator[None]:
+    """Context in which a refusal or a broker that does not respond leaves open whether the transaction is committed. It
+    has no value.
+
+    Raises:
+        OutcomeUnknownError: in place of RefusedError and UnavailableError.
+    """
+    try:
+        yield
+    except (RefusedError, UnavailableError) as failure:
+        raise unknown_outcome(UNDECIDED, failure) from failure
 
 
 def lost_outcome(why: str) -> OutcomeUnknownError:

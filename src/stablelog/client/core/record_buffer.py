@@ -259,6 +259,13 @@ class RecordBuffer:
         """Remove and return all unsent batches."""
         return [batch for records in self.partitions.values() for batch in self._take_batches(records, 0)]
 
+    def end_positions(self) -> tuple[Position | None, Position | None]:
+        """Return the positions of the first and of the last record of a committed transaction; None if there is none."""
+        first, last = (
+            None if place is None else place[0].position(place[1]) for place in (self.first, self.last)
+        )
+        return first, last
+
     def appended_place(self) -> AppendedPlace | None:
         """Return the partition and the offset of one appended batch; None if no offset is known. By this batch the client
         can look up in the log how the transaction has ended.

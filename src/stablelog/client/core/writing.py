@@ -37,7 +37,9 @@ from stablelog.client.core.outcomes import (
     is_silence,
     lost_outcome,
     naming_group,
+    overdue_error,
     shared_key_error,
+    undecided_on_error,
     unknown_outcome,
 )
 from stablelog.client.core.producer import BatchProducer
@@ -88,12 +90,10 @@ class Writing:
         release: "Callable[[Writing], None]",
         codec: Codec = Codec.NONE,
     ) -> None:
-        self.cluster = cluster
-        self.key = key
+        self.cluster, self.key, self.timeout_s = cluster, key, timeout_s
         self.is_key_free = True
         self.deadline = now + timeout_s
         self.failure: RefusedError | DataLossError | None = None
-        self.timeout_s = timeout_s
         self._on_end, self._codec = on_end, codec
         self._release: Callable[[Writing], None] | None = release
         self._token = uuid.uuid4().hex  # the digest of this joint commit; the broker stores it
@@ -189,11 +189,7 @@ class Writing:
         """
         self.is_key_free = False
         self.key, self._ending, self.producer = yield from begin_under_key(
-            self.cluster,
-            self.key,
-            self._token,
-            timeout_s=self.timeout_s,
-            on_acknowledged=self.records.base_offsets.__setitem__,
+            self.cluster, self.key, self._token, self.timeout_s, self.records.base_offsets
         )
 
     @property
@@ -264,10 +260,8 @@ class Writing:
         if self._state is WritingState.OPEN:
             yield from self._abandon(None)
         elif self._state is WritingState.IN_DOUBT:
-            try:
+            with undecided_on_error():
                 is_aborted = self._commit_sequence is None and (yield from self._request_abort())
-            except (RefusedError, UnavailableError) as failure:
-                raise unknown_outcome(UNDECIDED, failure) from failure
             if not is_aborted:
                 yield from self.commit()
             else:
@@ -316,7 +310,7 @@ class Writing:
         if self._state is WritingState.OPEN:
             if self.producer is not None:  # the broker aborts it at the next InitProducerId under the key
                 self._free_key(may_be_ending=True)
-            self._set_failed(self._overdue())
+            self._set_failed(overdue_error(self.timeout_s))
 
     @property
     def transactional_id(self) -> str:
@@ -354,10 +348,8 @@ class Writing:
         if (yield from self._try_to_abort(refused)):
             ended = self._set_failed_by(refused)
             raise ended from ended.__cause__
-        try:
+        with undecided_on_error():
             return (yield from self._ending.commit(self.producer, self.records.appended_place()))
-        except (RefusedError, UnavailableError) as failure:
-            raise unknown_outcome(UNDECIDED, failure) from failure
 
     def _request_abort(self) -> Steps[bool]:
         """Request the abort from the broker. Return True if the transaction is aborted; False if it was committed
@@ -385,14 +377,11 @@ class Writing:
         if self._is_torn:
             raise (yield from self._abandon(aborted_error("an exception has interrupted a call")))
         if (yield NOW) > self.deadline:
-            raise (yield from self._abandon(self._overdue()))
+            raise (yield from self._abandon(overdue_error(self.timeout_s)))
 
     def _check_cancelled(self) -> Steps[None]:
         if self._is_cancelled:
             raise (yield from self._abandon(None))
-
-    def _overdue(self) -> RefusedError:
-        return aborted_error(f"it was open for longer than its timeout of {self.timeout_s:g} s")
 
     def _abort_on_error(self, steps: Steps[Result]) -> Steps[Result]:
         """Run steps, and return their result. On an error, abort the transaction, and raise its error."""
@@ -438,11 +427,7 @@ class Writing:
         return failure
 
     def _set_committed(self, commit_sequence: int) -> Committed:
-        first, last = (
-            None if place is None else place[0].position(place[1])
-            for place in (self.records.first, self.records.last)
-        )
-        committed = Committed(commit_sequence, first, last)
+        committed = Committed(commit_sequence, *self.records.end_positions())
         self._state, self._outcome = WritingState.COMMITTED, committed
         self._report_outcome()
         return committed
