@@ -90,7 +90,7 @@ class KeySet:
         # (key id, key, algorithm if the key names one)
         self._keys = [one for one in map(_key_of, listed) if one is not None]
         if not self._keys:
-            raise DamageError("none of its keys can verify signatures")
+            raise DamageError("none of the keys in the set can verify signatures")
 
     def identify(self, token: str, rules: TokenRules, now_ms: int) -> Identity:
         """Verify a bearer token, and return the identity in it.
@@ -126,14 +126,14 @@ class KeySet:
             and (key_id is None or known_id == key_id)
         ]
         if not fitting:
-            raise UnknownKeyError("no key has its key id and algorithm")
+            raise UnknownKeyError("no key has the token's key id and algorithm")
         for key in fitting:
             try:
                 claims = parse_json(jws.deserialize_compact(token, key, algorithms=[algorithm]).payload)
             except (JoseError, ValueError, TypeError, RecursionError):
                 continue
             if not isinstance(claims, dict):
-                raise TokenError("its claims are not a JSON object")
+                raise TokenError("the token's claims are not a JSON object")
             return claims
         raise TokenError("its signature is wrong")
 
@@ -171,24 +171,24 @@ def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Iden
     if any(one is not None and one > now_ms + rules.clock_skew_ms for one in (not_before_ms, issued_ms)):
         raise TokenError("it is not valid yet")
     if rules.issuer and claims.get("iss") != rules.issuer:
-        raise TokenError("its issuer is not the one that the listener accepts")
+        raise TokenError("the token's issuer is not the one that the listener accepts")
     audience = claims.get("aud")
     audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
     if rules.audiences and not set(rules.audiences).intersection(
         one for one in audiences if isinstance(one, str)
     ):
-        raise TokenError("its audience is none of those that the listener accepts")
+        raise TokenError("the token's audience is none of those that the listener accepts")
     scopes = claims.get(rules.scope_claim, "")
     if not (
         isinstance(scopes, str) or (isinstance(scopes, list) and all(isinstance(one, str) for one in scopes))
     ):
-        raise TokenError(f"its claim {rules.scope_claim} is neither a text nor a list of texts")
+        raise TokenError(f"the token's claim {rules.scope_claim} is neither a text nor a list of texts")
     user = claims.get(rules.user_claim)
     if not isinstance(user, str) or not user.strip():
-        raise TokenError(f"its claim {rules.user_claim} has no user name")
+        raise TokenError(f"the token's claim {rules.user_claim} has no user name")
     if len(user.encode(errors="replace")) > NAME_SIZE_MAX or not user.isprintable():
         raise TokenError(
-            f"its claim {rules.user_claim} is too long for a user name, or has control characters"
+            f"the token's claim {rules.user_claim} is too long for a user name, or has control characters"
         )
     return Identity(user, expires_ms)
 
@@ -196,5 +196,5 @@ def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Iden
 def _milliseconds(claims: Mapping[str, Any], name: str) -> int:
     seconds = claims.get(name)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 1e12:
-        raise TokenError(f"it has no claim {name} with a time")
+        raise TokenError(f"the token has no claim {name} with a time")
     return int(seconds * 1000)

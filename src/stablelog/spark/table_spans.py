@@ -1,7 +1,7 @@
 """Ranges of offsets over a table of the stored bytes of a partition.
 
-A read may have 100,000 segments, and is divided into thousands of tasks. All spans of a partition therefore share one
-table, and a division finds its place in the table by bisection.
+A read may have 100,000 segments, and is divided into thousands of tasks. All ranges (spans) of a partition therefore
+share one table. A range is divided without a copy of the table: the row at which to divide is found by bisection.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ class LogPart(NamedTuple, Generic[_Segment]):
 
     @property
     def size(self) -> int:
-        """Bytes of the part."""
+        """The size of the part in bytes."""
         return self.end_position - self.position
 
 
@@ -49,7 +49,7 @@ class TableSpan(ABC, Generic[_Source, _Segment]):
     """A range of offsets of one partition. All spans of the partition share one table of stored bytes.
 
     Args:
-        source: the partition.
+        source: the partition, as the object that reads it.
         start: the first offset, or position in commit order.
         end: the offset or position after the last one.
         topic_id: the id of the topic.
@@ -105,8 +105,8 @@ class TableSpan(ABC, Generic[_Source, _Segment]):
 
     @abstractmethod
     def _offset_after(self, size: int) -> int | None:
-        """Return the offset at which the first part of the range has about this size in bytes; None if the range cannot
-        be divided.
+        """Return the offset at which to divide the range so that its first part has about this size in bytes; None if
+        the range cannot be divided.
         """
 
     @abstractmethod

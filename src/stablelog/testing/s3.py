@@ -41,8 +41,8 @@ class S3(S3Bucket):
     """The state of a server: one bucket and its connections. Tests may change every attribute while it runs.
 
     Attributes:
-        counts: requests by kind.
-        keys: requests by kind and key.
+        counts: the number of requests of each kind.
+        keys: the number of requests of each kind for each key.
         delay_s: the delay before each request is handled, in seconds.
         port: the port on 127.0.0.1; 0 until the server runs.
         is_silent: whether the server answers no request. A request that has come while this was set is never applied
@@ -96,16 +96,18 @@ class S3(S3Bucket):
         return hold
 
     def refuse(self) -> None:
-        """Close all connections, and refuse new ones. Called in any thread but the server's."""
+        """Close all connections, and refuse new ones. May be called in any thread except the server's own."""
         self._in_loop(self.close_port)
 
     def accept(self) -> None:
-        """Accept connections again after `refuse`. Called in any thread but the server's."""
+        """Accept connections again after `refuse`. May be called in any thread except the server's own."""
         assert self._loop is not None, "the server does not run"
         asyncio.run_coroutine_threadsafe(self.open_port(), self._loop).result()
 
     def break_connections(self) -> None:
-        """Close all connections, as a restart of the server does. Called in any thread but the server's."""
+        """Close all connections, as a restart of the server does. May be called in any thread except the server's
+        own.
+        """
         self._in_loop(self._break_connections)
 
     def _in_loop(self, work: Callable[[], None]) -> None:

@@ -27,7 +27,7 @@ class SimFile:
 
     Attributes:
         inode: the file's bytes.
-        path: the name by which it was opened.
+        path: the path with which the file was opened.
         is_closed: whether it was closed.
     """
 
@@ -86,7 +86,7 @@ class SimFile:
         return bytes(self.inode.content[position : position + size])
 
     def view(self, position: int, size: int) -> memoryview:
-        """Return a copy of the bytes."""
+        """Return a copy of `size` bytes from `position` on, as a memoryview."""
         assert position + size <= self.size
         if size == 0:
             return memoryview(b"")
@@ -97,7 +97,9 @@ class SimFile:
         """Do nothing: all bytes are in memory."""
 
     def populate(self, view: memoryview) -> bool:
-        """Raise the error that the disk's `fault` returns for this call, if any. Else return True."""
+        """Return True, because all bytes are in memory; or raise the error that the disk's `fault` returns for this
+        call.
+        """
         self._call("reading")
         return True
 

@@ -97,7 +97,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the client that has connected, or close the connection if a limit of connections is reached."""
+        """Accept the client that has connected, or close the connection if the broker has as many connections as its
+        limits allow.
+        """
         self._life = transition(self._life, states.OPEN)
         self._transport = cast("asyncio.Transport", transport)
         self.host, self.peer = peer_addresses(transport)

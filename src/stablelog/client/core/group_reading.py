@@ -1,11 +1,11 @@
 """The rules of a reader of a consumer group: which records the program gets, which offsets are committed, and when it
 goes back.
 
-For each assigned partition (`membership`) the reader stores the offset after the last record that the program has got:
-the offset *handed out*. `commit`, or a transaction (`group_writing`), commits these offsets. After a transaction that
-did not commit, the reader goes back to the committed offsets. A revoked partition is kept for up to GRACE_S until its
-records are committed. Then it is *given up*: another member reads them again, so a transaction that depends on them
-must not commit.
+For each partition that the group has assigned to it (`membership`), the reader stores the offset after the last record
+that the program has got. `commit`, or a transaction (`group_writing`), commits these offsets. After a transaction that
+did not commit, the reader goes back to the committed offsets. If the group takes a partition away, the reader keeps it
+until the records that the program has got are committed, for up to GRACE_S seconds. After this time the partition is
+*given up*: another member reads these records again, so a transaction that depends on them must not commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,8 @@ NOT_A_MEMBER: Final = frozenset(
 
 
 class GroupReading:
-    """The steps of one reader of a consumer group. One call at a time runs them; `rewind_later` is for any moment.
+    """One reader of a consumer group: its methods return steps (generators of I/O operations). Only one call may run at
+    a time, but `rewind_later` may be called at any time.
 
     Args:
         cluster: the brokers; used by this reader alone.
@@ -59,7 +60,8 @@ class GroupReading:
     Attributes:
         cluster: as given.
         member: as given.
-        leaving: revoked partitions whose records the program has got and not committed yet.
+        leaving: the partitions that the group has taken away, and whose records the program has got and not committed
+            yet.
         is_closing: whether the reader is being closed, so that a waiting call must end.
         is_closed: whether the reader has left the group and cannot be used any more.
     """
@@ -89,7 +91,9 @@ class GroupReading:
     # --- records ---
 
     def take_ready_record(self, now: float) -> ReadRecord | None:
-        """Return the next record; None if none is in memory, or a request is due first. `now` is the present time."""
+        """Return the next record without any I/O; None if no record is in memory, or if a request has to be sent first.
+        `now` is the present time.
+        """
         self._undelivered = None
         if (
             not self._fetched.ready
@@ -101,12 +105,12 @@ class GroupReading:
         return self._take_records(1)[0]
 
     def read_records(self, count_max: int, wait_s: float | None, collect_s: float) -> Steps[list[ReadRecord]]:
-        """Return records, and send heartbeats when they are due. After an error the program has got nothing.
+        """Return records, and send heartbeats when they are due. If an error is raised, no record counts as returned.
 
         Args:
-            count_max: maximum of records.
+            count_max: how many records to return at most.
             wait_s: how long to wait for the first one; None for no limit.
-            collect_s: how long to wait for others after the first one.
+            collect_s: how long to wait for further records after the first one.
 
         Returns:
             The records; none if `wait_s` has passed.
@@ -114,7 +118,8 @@ class GroupReading:
         Raises:
             RefusedError: the member or a fetch is refused for good.
             UnavailableError: the group's coordinator does not respond within the deadline.
-            DataLossError: records were removed before they were read. The next call goes on at the first record left.
+            DataLossError: records were removed before they were read. The next call continues at the first record that
+                is left.
             DamageError: a batch is damaged.
         """
         self._undelivered = None
@@ -158,7 +163,9 @@ class GroupReading:
         return taken
 
     def undo_last_read(self) -> None:
-        """Undo the last read: an exception of a signal handler came before the program got its records."""
+        """Undo the last read, because an exception of a signal handler has kept the program from getting its records.
+        They are returned again.
+        """
         if self._undelivered is not None:
             taken, before = self._undelivered
             self._uncommitted.undo_hand_out(before)
@@ -194,7 +201,9 @@ class GroupReading:
             self._reader.seek(target, self._start if committed is None else committed.offset)
 
     def _resolve_starts(self) -> Steps[None]:
-        """Replace the position "end" of new partitions by the end offset, so that a rewind can return to it."""
+        """In new partitions that are read from their end, replace this position by the end offset, so that the reader
+        can go back to it.
+        """
         ends = [target for target, position in self._reader.positions.items() if position == LATEST]
         if ends:
             found = yield from list_offsets(self.cluster, dict.fromkeys(ends, LATEST), self._isolation)
@@ -216,11 +225,13 @@ class GroupReading:
     # --- going back ---
 
     def rewind_later(self) -> None:
-        """Make the next call go back to the committed offsets."""
+        """Let the next call first go back to the committed offsets."""
         self._backs_wanted += 1
 
     def _try_to_rewind(self) -> Steps[bool]:
-        """Go back to the committed offsets if that is due. Return False if they are not known yet, else True."""
+        """Go back to the committed offsets if that is due. Return False if these offsets are not known yet; otherwise
+        True.
+        """
         wanted = self._backs_wanted
         if wanted == self._backs_done:
             return True
@@ -249,7 +260,7 @@ class GroupReading:
         def attempt() -> Steps[None]:
             if not (yield from self._try_to_rewind()):
                 yield from self._follow_assignment()  # a member that was replaced joins again
-                raise RetriableError("the committed offsets are not known yet")
+                raise RetriableError("the committed offsets of the group are not known yet")
 
         if self._backs_done != self._backs_wanted:
             yield from self.cluster.retrying(f"going back in group {self.member.group_id!r}", attempt)
@@ -257,7 +268,7 @@ class GroupReading:
     # --- seeks and pauses ---
 
     def seek(self, target: TopicPartition, offset: int) -> Steps[None]:
-        """Read on from an offset of an assigned partition. The next commit commits this offset or a later one.
+        """Continue reading from an offset of an assigned partition. The next commit commits this offset or a later one.
 
         Raises:
             OffsetOutOfRangeError: the offset is not in the log.
@@ -272,7 +283,7 @@ class GroupReading:
         self._move_to_offsets({wanted: offset})
 
     def seek_to_spec(self, spec: int, topic: str | None, partition: int | None) -> Steps[None]:
-        """Read on from the start, the end or a time in assigned partitions. Errors are those of `seek`.
+        """Continue reading from the start, the end or a time in assigned partitions. Raises the errors of `seek`.
 
         Args:
             spec: EARLIEST, LATEST, or a timestamp in ms: the first record at or after it, or the end if there is none.
@@ -293,7 +304,9 @@ class GroupReading:
         yield from self._rewind_now()
 
     def _seekable_partitions(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
-        """Return the assigned partitions of a topic (None: of all topics), or one partition of it, for a seek."""
+        """Return the assigned partitions that a seek moves: those of a topic, or of all topics if `topic` is None; or
+        only one partition of the topic.
+        """
         targets = [
             one for one in self._reader.positions if topic in (None, one[0]) and partition in (None, one[1])
         ]
@@ -314,7 +327,9 @@ class GroupReading:
             self._uncommitted.seek(target, offset)
 
     def seek_tokens(self) -> dict[TopicPartition, str]:
-        """Return the metadata of the next committed offset of each partition that a seek has moved."""
+        """Return, for each partition that a seek has moved, the metadata text to commit with its next offset. By this
+        text, the group's committed offset shows that the seek is committed.
+        """
         return {target: sought.token for target, sought in self._uncommitted.seeks.items()}
 
     def pause(self, topic: str, partition: int | None) -> None:
@@ -346,8 +361,8 @@ class GroupReading:
         """Commit, for each partition, the offset after the last record that the program has got.
 
         Raises:
-            RefusedError: the group has given partitions to another member before, which reads their records again. The
-                other offsets are committed.
+            RefusedError: the group has given some partitions to another member, which reads their records again. The
+                offsets of the other partitions are committed.
             UnavailableError: the coordinator does not respond within the deadline. Repeat the call.
             UsageError: a transaction of this reader is open, or the reader is closed.
         """
@@ -374,7 +389,9 @@ class GroupReading:
             )
 
     def _rewind_to_seeks(self) -> Steps[None]:
-        """Before a commit, go back if a seek is not committed, so that the commit contains its offset."""
+        """Before a commit, go back to the offset of each seek that is not committed yet, so that the commit contains
+        this offset.
+        """
         sought = list(self._uncommitted.seeks)
         if sought:
             yield from self._rewind_now()
@@ -389,7 +406,9 @@ class GroupReading:
     # --- transactions ---
 
     def begin_transaction(self, writer: object) -> None:
-        """Record that a transaction of this reader is open. Call `check_free` before."""
+        """Record that a transaction which commits this reader's offsets is open. The caller calls `check_free`
+        first.
+        """
         self._writer, self._is_writing = writer, True
 
     def check_free(self) -> None:
@@ -399,8 +418,9 @@ class GroupReading:
             raise UsageError("another transaction of this reader is open: end it first")
 
     def end_transaction(self, writer: object, committed: Mapping[TopicPartition, int] | None) -> None:
-        """Record the end of a transaction and its committed offsets. None means that it failed, or that its outcome is
-        unknown: then the reader goes back. Only the transaction that was begun last counts.
+        """Record the end of a transaction. `committed` has the offsets that it has committed; it is None if the
+        transaction has failed or its outcome is unknown, and the reader then goes back to the committed offsets. A
+        transaction that is not the last one of this reader is ignored.
         """
         if committed is not None:
             self._uncommitted.mark_committed(committed)
@@ -413,7 +433,8 @@ class GroupReading:
         """Return the offsets that this transaction commits.
 
         Raises:
-            TransactionAbortedError: records that were handed out before may be handed out again.
+            TransactionAbortedError: the reader goes back, so that the program may get records again that it has got
+                before.
         """
         if self.is_closed or writer is not self._writer or self._backs_wanted != self._backs_done:
             raise aborted_error("its reader goes back to the committed offsets, or is closed")

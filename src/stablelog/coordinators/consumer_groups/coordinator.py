@@ -80,7 +80,7 @@ TICK_ALARMS_MAX = 500
 
 
 class GroupCoordinator:
-    """Coordinator of all consumer groups: decides about their members and their committed offsets.
+    """The coordinator of all consumer groups. It decides about their members and their committed offsets.
 
     Attributes:
         table: the state of the groups and of their offsets.

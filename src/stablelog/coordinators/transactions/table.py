@@ -1,4 +1,4 @@
-"""State of a transaction group: the commit log in memory.
+"""The state of a transaction group in memory, as the records of its commit log describe it.
 
 The state changes only by `put`, `forget` and the methods that hand out numbers. Each of them adds the record of the
 change. `replay` of these records gives the same state, except for times that are later than the broker's start (see
@@ -52,7 +52,7 @@ LISTED_AT_ONCE: Final = 100  # The number of ids in one slice of a list.
 
 
 class TransactionTable:
-    """The transactional ids of one transaction group. `len` is the number of ids.
+    """The transactional ids of one transaction group. `len` returns the number of ids.
 
     Args:
         group: the transaction group.
@@ -67,7 +67,7 @@ class TransactionTable:
         joints: the keys of joint commits.
         sequences: the commit sequences of the group.
         abort_only: by transactional id, the producer whose transaction was refused a partition, and can only be
-            aborted. In memory only.
+            aborted. This is not recorded in the commit log.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TransactionTable:
         return transactional_id in self._open.txns or self._idle.value(transactional_id) is not None
 
     def idle_ids(self) -> list[str]:
-        """Return the ids without an open transaction."""
+        """Return the transactional ids without an open transaction."""
         return list(self._idle)
 
     def require_state(self, transactional_id: str) -> TransactionMetadata:
@@ -113,8 +113,8 @@ class TransactionTable:
         return txn
 
     def state_snapshot(self, transactional_id: str) -> TransactionMetadata | bytes | None:
-        """Return a value that stands for the present state of an id; None if the id is unknown. `changed_ids` compares
-        it with the state at a later time.
+        """Return a value by which a later change of an id's state can be recognized; None if the id is unknown.
+        `changed_ids` compares it with the state at a later time.
         """
         return self._open.txns.get(transactional_id) or self._idle.value(transactional_id)
 
@@ -153,11 +153,15 @@ class TransactionTable:
         return (unmarked if least is None else min(unmarked, least)) - 1
 
     def decided_ids(self) -> list[str]:
-        """Return the ids whose transaction is decided and lacks markers, in the order of the decisions."""
+        """Return the ids whose transaction is decided (committed or aborted) and not all of whose markers are written,
+        in the order of the decisions.
+        """
         return list(self._open.decided)
 
     def is_repeated(self, transactional_id: str) -> bool:
-        """Whether the id's transaction was decided before the broker's start, and its markers are not all written."""
+        """Whether the transaction of an id was decided before the broker's last start, and its markers are not all
+        written yet.
+        """
         return self._open.is_repeated(transactional_id)
 
     def list_transactions(

@@ -38,7 +38,9 @@ class ObjectSpan(TableSpan[Spanned, RemoteSegment]):
     """
 
     def _offset_after(self, size: int) -> int | None:
-        """Return the offset of a stretch at which to divide the range; None if the range has only one stretch."""
+        """Return the offset at which to divide the range so that its first part has about this size: the beginning of a
+        stretch. None if the range has only one stretch.
+        """
         if self._after - self._first < 2:
             return None
         wanted = self._table[self._first].size_before + size
@@ -64,7 +66,7 @@ class CommitSpan(ObjectSpan):
         return self._size_up_to(self.end) - self._size_up_to(self.start)
 
     def _size_up_to(self, position: int) -> int:
-        """Return the estimated size in bytes of all that the table has before a position in commit order. All offsets
+        """Return the estimated size in bytes of all records in the table before a position in commit order. All offsets
         of a segment count as equally large.
         """
         if not self._table:
@@ -103,8 +105,8 @@ def log_parts(segments: Iterable[RemoteSegment], *, are_divided: bool) -> list[L
 
 
 def _far_apart(points: Iterable[CutPoint], size: int) -> Iterator[CutPoint]:
-    """Yield some of the cut points of a log file of `size` bytes, about equally far apart. They divide the file into
-    stretches; with all cut points, the table of stretches would be long.
+    """Yield some of the cut points of a log file of `size` bytes, about equally far apart. Using all of them would make
+    the table of stretches too long.
     """
     distance, last = max(STRETCH_SIZE, size // STRETCH_COUNT_MAX), 0
     for point in points:

@@ -59,8 +59,8 @@ def _proven_batch(view: memoryview, position: int, header: BatchHeader, place: s
 
 
 def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of the range [start, end) that the runs do not cover. A part and a run are pairs: the first
-    offset, and the offset after the last one.
+    """Return the parts of the range [start, end) that the runs do not cover. Parts and runs are pairs of a first offset
+    and the offset after the last one.
     """
     edges = [start, *itertools.chain.from_iterable(runs), end]
     return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
@@ -81,8 +81,9 @@ class TieredPartition:
         manifest: its last manifest.
         is_in_commit_order: whether the reader gets the records in commit order.
         group: the transaction group of the topic; empty for the default group.
-        listed_by: what has named the objects, for messages about a missing object.
-        has_stable_offsets: whether the summaries of the segments tell where a search for aborted transactions ends.
+        listed_by: words for messages about a missing object, which say what names the object, such as the manifest.
+        has_stable_offsets: whether the segments have summaries that contain their last stable offsets, by which a
+            search for aborted transactions knows where to end.
     """
 
     listed_by = "the last manifest names it"
@@ -165,8 +166,8 @@ class TieredPartition:
         return self.manifest.end_offset
 
     def parts_for_brokers(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return those parts of a range that are in the store but that only brokers can read. The result is always
-        empty here. The class for partitions that Apache Kafka has copied overrides this method.
+        """Return those parts of a range that are in the store but that only brokers can read. Here there are none; the
+        class for partitions that Apache Kafka has copied overrides this method.
         """
         return []
 
@@ -226,8 +227,8 @@ class TieredPartition:
         return min((one.commit.least_first_offset for one in later if one.commit), default=start)
 
     def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan:
-        """Return a range of offsets, or of positions in commit order, as a span. Raises the errors of
-        `segments_between`.
+        """Return a range of offsets, or of positions in commit order, as a span: a range that can be divided between
+        tasks. Raises the errors of `segments_between`.
         """
         kind = CommitSpan if self.is_in_commit_order else ObjectSpan
         segments = self.segments_between(start, end)
@@ -305,7 +306,7 @@ class TieredPartition:
 
     @property
     def rows(self) -> ManifestSegments:
-        """The segments."""
+        """The segments that the manifest names."""
         return self._remote.segments
 
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:

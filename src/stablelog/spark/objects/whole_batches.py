@@ -137,7 +137,7 @@ class WholeBatches:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the bytes up to now end with a whole batch."""
+        """Whether the bytes that were passed so far end with a whole batch."""
         return not self._rest
 
     def _missing_size(self) -> int:

@@ -54,9 +54,9 @@ class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
         start: the first offset.
         end: the offset after the last one.
         topic_id: the id of the topic.
-        table: the parts of the range that was planned, of which this one is a part.
-        size_skipped: how many bytes at the begin of the first part are before the range.
-        size_left_out: how many bytes at the end of the last part are after the range.
+        table: the parts of segment files of the whole planned range, of which this range is a portion.
+        size_skipped: how many bytes at the beginning of the first part belong to earlier offsets.
+        size_left_out: how many bytes at the end of the last part belong to later offsets.
     """
 
     def __init__(
@@ -389,8 +389,8 @@ class PartitionFiles:
     # -- without a broker --------------------------------------------------------------------------------------
 
     def scan_end(self) -> tuple[int, int]:
-        """Return a pair: the log end offset and the last stable offset, for a read without a broker. Raises the errors
-        of `scanned_end`.
+        """Find the end of the log for a read without a broker. Return a pair: the log end offset and the last stable
+        offset. Raises the errors of `scanned_end`.
         """
         end_offset, stable_offset, self._scanned = scanned_end(self.directory, self.segments)
         return end_offset, stable_offset

@@ -54,8 +54,8 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int
 
 
 def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, Producers]:
-    """Find the last snapshot or summary that records the open transactions. Return a pair: its offset, from which on
-    the caller has to read the batch headers, and the state of the producers at this offset.
+    """Find the last snapshot or summary, which records the transactions that were open at its offset. Return a pair:
+    its offset, from which on the caller has to read the batch headers, and the state of the producers at this offset.
     """
     last, first_offset = segments[-1], segments[0].base_offset
     for offset in reversed(snapshot_offsets(os.listdir(directory))):
@@ -78,7 +78,8 @@ def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[in
 
 
 def _aborts_known_to(directory: Path, segments: ReaderRows[SegmentFile], snapshot: int | None) -> int:
-    """Return the offset up to which no transaction index is missing.
+    """Return the offset up to which the transaction indexes are known to be complete, so that no aborted transaction
+    before it can be overlooked.
 
     The summary says whether a sealed segment has a transaction index. For the growing segment, the `.producers`
     file of a snapshot says it. Without these files, an index may have been lost, and a reader would get aborted

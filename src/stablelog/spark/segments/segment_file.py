@@ -55,7 +55,8 @@ class SegmentFile:
         has_txn_index: whether the file of the transaction index was listed.
         marks: in a growing segment, (base offset, position) of some batches that were read, about one in MARK_SIZE
             bytes.
-        passed: how much of the log file the lookup by time has read (`log.search.times`).
+        passed: how far earlier searches by time have read the log file (`log.search.times`), so that the next search
+            can continue there.
     """
 
     base_offset: int
@@ -102,8 +103,8 @@ class SegmentFile:
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index. All batch headers are checked first (`prove`). It is empty if there is no summary with its
-        CRC.
+        """The time index of the segment. All batch headers are checked first (`prove`). The index is empty if no
+        summary has its CRC, because it then cannot be checked.
         """
         self.prove()
         content = b"" if self.summary is None else read_or_nothing(self.beside(TIMEINDEX))
@@ -223,7 +224,7 @@ class SegmentFile:
 
 
 class _OpenLog(contextlib.AbstractContextManager["_OpenLog"]):
-    """An open log file of a segment, as `log.search` reads it."""
+    """An open log file of a segment, with the methods by which the searches in `log.search` read it."""
 
     def __init__(self, segment: SegmentFile) -> None:
         self._segment = segment
@@ -254,7 +255,7 @@ class _OpenLog(contextlib.AbstractContextManager["_OpenLog"]):
         return DamageError(f"{self._segment.path}: {error or f'there is no batch at byte {position}'}")
 
     def torn_at(self, position: int) -> None:
-        """Return None, so that an incomplete batch at the end of the file is left out: the broker may be writing it
+        """Return None: an incomplete batch at the end of the file is no error, because the broker may be writing it
         now.
         """
 
@@ -301,7 +302,7 @@ def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
 
     Raises:
         GoneError: the file was removed.
-        UnavailableError: it cannot be read.
+        UnavailableError: the file cannot be read.
     """
     if summary is not None:
         try:

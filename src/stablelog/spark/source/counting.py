@@ -65,7 +65,7 @@ GAP_COUNT_MAX = 1000
 
 @dataclass(slots=True)
 class Aborted:
-    """The aborted transactions of a partition, for the question whether a batch belongs to one of them."""
+    """The aborted transactions of a partition, in a form in which the transaction of a batch is found fast."""
 
     _by_producer: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -163,8 +163,8 @@ def _aborted_count(files: CountedFiles[Segment], aborted: Sequence[AbortedTxn], 
 
 
 def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range in which aborted transactions were open, as pairs of the first offset and the offset
-    after the last one. Two parts are joined if the gap between them has at most GAP_COUNT_MAX offsets.
+    """Return the parts of a range of offsets in which at least one aborted transaction was open, as pairs (first
+    offset, offset after the last one). Two parts are joined if the gap between them has at most GAP_COUNT_MAX offsets.
     """
     found: list[tuple[int, int]] = []
     for txn in aborted:
@@ -260,8 +260,8 @@ class _Budget:
 def _limit(
     files: PartitionFiles, wanted: Readable, start: int, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
-    """Return the end offset of the records from `start` on for which the budget has room. These records and their
-    bytes are subtracted from the budget, so that the next range gets the rest.
+    """Return the offset up to which the records from `start` on fit into the budget. These records and their bytes are
+    subtracted from the budget, so that the next range gets the rest.
 
     Args:
         files: the segment files of the partition.

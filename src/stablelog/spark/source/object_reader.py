@@ -122,8 +122,8 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
 def listing(options: ReadOptions, piece: Piece) -> Callable[[int], Commits]:
     """Return a function that lists the next transactions of a piece in commit order that end after an offset.
 
-    Its errors: UnavailableError if the store does not answer or a commit index was deleted, and DamageError if a commit
-    index is damaged.
+    The function raises UnavailableError if the store does not answer or a commit index was deleted, and DamageError if
+    a commit index is damaged.
     """
     assert piece.stored is not None
     assert options.store_url is not None
@@ -159,8 +159,8 @@ def _after_deletion(
 def _listed_rest(
     options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
-    """Do the work of `_after_deletion` with one listing of the store. Raises SegmentDeletedError if the listing is old
-    already.
+    """Do the work of `_after_deletion` with one listing of the store. Raises SegmentDeletedError if another segment was
+    deleted since the listing, so that the store must be listed again.
     """
     assert rest.stored is not None
     partition = rest.stored.partition

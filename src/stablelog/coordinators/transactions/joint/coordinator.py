@@ -67,7 +67,7 @@ class JointCommits:
 
     Args:
         table: the state of the transaction group.
-        ending: ends transactions.
+        ending: makes the decisions that end transactions.
         attempt_prefix: a part of the transactional ids of the children that the broker itself begins. It differs at
             every start of the broker, so these ids are new.
 
