@@ -26,7 +26,9 @@ class Identity(NamedTuple):
 
 
 class PasswordQuestion(NamedTuple):
-    """A request to check a user's password (PLAIN). The answer is an `Identity`, or None if the password is wrong."""
+    """A request to check a user's password (PLAIN). The caller's answer is an `Identity`; None if the password is
+    wrong.
+    """
 
     user: str
     password: str
@@ -36,8 +38,8 @@ class PasswordQuestion(NamedTuple):
 
 
 class TokenQuestion(NamedTuple):
-    """A request to check a bearer token (OAUTHBEARER). The answer is the `Identity` in the token, or None if it is not
-    valid.
+    """A request to check a bearer token (OAUTHBEARER). The caller's answer is the `Identity` in the token; None if the
+    token is not valid.
     """
 
     token: str
@@ -103,7 +105,7 @@ class PlainExchange:
         return PasswordQuestion(self._message.user, self._message.password)
 
     def process_answer(self, identity: Identity | None) -> ExchangeEnd:
-        """Return the end of the exchange. Raises ExchangeError."""
+        """Return the end of the exchange. Raises ExchangeError if the password or the authorization id is wrong."""
         assert self._message is not None
         authorization_id, user, _ = self._message
         if identity is None:
@@ -112,7 +114,7 @@ class PlainExchange:
             )
         assert identity.user == user
         if authorization_id not in ("", user):
-            raise ExchangeError("an authorization id that is not the user name", OTHER_AUTHORIZATION_ID, user)
+            raise ExchangeError("the authorization id is not the user name", OTHER_AUTHORIZATION_ID, user)
         return ExchangeEnd(b"", identity)
 
 
@@ -146,7 +148,7 @@ class ScramExchange:
         # Before the credential is looked up, so that the message does not tell whether the user exists.
         if first.authorization_id not in ("", first.user):
             raise ExchangeError(
-                "an authorization id that is not the user name", OTHER_AUTHORIZATION_ID, first.user
+                "the authorization id is not the user name", OTHER_AUTHORIZATION_ID, first.user
             )
         self._first, self._nonce = first, first.nonce + nonce
         self._found = self._find(self._mechanism, first.user)
@@ -176,7 +178,7 @@ class ScramExchange:
         return ExchangeEnd(scram.encode_server_final(signature), Identity(first.user))
 
     def process_answer(self, identity: Identity | None) -> bytes:
-        """Raise AssertionError, because SCRAM asks no question."""
+        """Raise AssertionError, because an exchange of SCRAM never returns a question."""
         raise AssertionError("SCRAM asks no question")
 
 
@@ -204,6 +206,6 @@ class OauthBearerExchange:
             return self._error
         if self._message.authorization_id not in ("", identity.user):
             raise ExchangeError(
-                "an authorization id that is not the token's name", OTHER_AUTHORIZATION_ID, identity.user
+                "the authorization id is not the token's name", OTHER_AUTHORIZATION_ID, identity.user
             )
         return ExchangeEnd(b"", identity)

@@ -23,10 +23,10 @@ class LogPart(NamedTuple, Generic[_Segment]):
     Attributes:
         segment: the segment.
         start_offset: the first offset of the part.
-        end_offset: the offset after the last one.
+        end_offset: the offset after the last one of the part.
         position: the position of its first byte.
         end_position: the position after its last byte.
-        size_before: bytes of all earlier parts in the table.
+        size_before: the size in bytes of all earlier parts in the table.
     """
 
     segment: _Segment

@@ -32,10 +32,10 @@ class ConnectionTimeouts:
 
     Args:
         connection: the connection.
-        limits: its limits.
+        limits: the limits of the connection.
         session: its session, with the client's login.
-        arriving: its requests that are arriving.
-        responses: its responses that are not sent yet.
+        arriving: the requests that are arriving on the connection.
+        responses: the responses of the connection that are not sent yet.
 
     Attributes:
         last_request_at: when the last request began, in seconds of the event loop.

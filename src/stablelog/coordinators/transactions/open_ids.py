@@ -10,8 +10,8 @@ class OpenIds:
 
     Attributes:
         txns: the state of each id. Callers only read it.
-        decided: the ids whose transaction is decided and lacks markers, in the order of the decisions. Callers only
-            read it.
+        decided: the ids whose transaction is decided (committed or aborted) and not all of whose markers are written,
+            in the order of the decisions. Callers only read it.
         timeouts: the ids whose transaction times out, by the time of the timeout.
     """
 
@@ -26,7 +26,9 @@ class OpenIds:
         self._repeated: set[str] = set()
 
     def owner_of(self, producer_id: int) -> str | None:
-        """Return the id that has a producer id, as that of its transaction or of its client; None if no id has it."""
+        """Return the transactional id to which a producer id belongs, as that of its transaction or of its client; None
+        if there is none.
+        """
         return self._owners.get(producer_id)
 
     def first_unmarked(self, default: int) -> int:
@@ -34,7 +36,9 @@ class OpenIds:
         return next(iter(self._unmarked), default)
 
     def is_repeated(self, transactional_id: str) -> bool:
-        """Whether the id's transaction was decided before the broker's start, and its markers are not all written."""
+        """Whether the transaction of an id was decided before the broker's last start, and its markers are not all
+        written yet.
+        """
         return transactional_id in self._repeated
 
     def mark_repeated(self) -> None:
@@ -42,7 +46,7 @@ class OpenIds:
         self._repeated = set(self.decided)
 
     def put(self, transactional_id: str, txn: TransactionMetadata) -> None:
-        """Add an id, which must not be among these ids."""
+        """Add a transactional id with the state of its open transaction. It must not be among these ids yet."""
         assert transactional_id not in self.txns
         self.txns[transactional_id] = txn
         self._index(transactional_id, txn)

@@ -1,4 +1,4 @@
-"""The transaction of the producer that has sent a request."""
+"""Finds the transaction of the producer that has sent a request."""
 
 from kio.schema.errors import ErrorCode
 

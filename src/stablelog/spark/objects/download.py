@@ -55,7 +55,9 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
 
 
 class LogRange(NamedTuple):
-    """A byte range of a log file that is downloaded and proven alone, and the offsets at which it begins and ends."""
+    """A byte range of a log file that is downloaded in one request and whose batch headers are proven alone, and the
+    offsets at which the range begins and ends.
+    """
 
     place: ObjectRange
     start: int

@@ -63,7 +63,9 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
 
 
 def _check_crcs(view: memoryview, table: npt.NDArray[np.int64]) -> None:
-    """Check the CRCs of batches. `table` has a row for each batch (`kernels.decode`), and `view` the bytes."""
+    """Check the CRCs of batches. `table` has a row for each batch (`kernels.decode`), and `view` has the bytes of the
+    batches. Raises DamageError if a CRC is wrong.
+    """
     for position, size, crc, base_offset in table[:, [k.POSITION, k.SIZE, k.CRC, k.BASE_OFFSET]].tolist():
         if crc32c(view[position + CRC_START : position + size]) != crc:
             raise DamageError(

@@ -25,16 +25,17 @@ class Spanned(Protocol):
 
         Args:
             start: the first offset or position.
-            end: the one after the last.
-            size: bytes of the range.
+            end: the offset or position after the last one.
+            size: the size of the range in bytes.
             topic_id: the id of the topic.
             parts: the parts of log files that contain the range.
         """
 
 
 class ObjectSpan(TableSpan[Spanned, RemoteSegment]):
-    """A range of offsets in log order. The rows of its table are *stretches*: parts of log files between two cut points,
-    or between a cut point and an end of the file. A division inside a stretch leaves the whole stretch in both parts.
+    """A range of offsets in log order. The rows of its table are *stretches*: parts of log files between two cut points
+    (positions at which a file can be divided), or between a cut point and the beginning or the end of the file. A
+    division inside a stretch leaves the whole stretch in both parts.
     """
 
     def _offset_after(self, size: int) -> int | None:
@@ -51,7 +52,7 @@ class ObjectSpan(TableSpan[Spanned, RemoteSegment]):
         return self._table[max(place - 1, self._first + 1)].start_offset
 
     def piece(self) -> Piece:
-        """Return the range as the piece of a task."""
+        """Return the range as the piece of a task: what the task needs to read it."""
         return self._source.piece(self.start, self.end, self.size, self._topic_id, self.rows)
 
 
@@ -84,7 +85,9 @@ class CommitSpan(ObjectSpan):
 
 
 def log_edges(segment: RemoteSegment, points: Iterable[CutPoint]) -> list[CutPoint]:
-    """Return some cut points of a segment's log file between the begin and the end of the file."""
+    """Return the given cut points of a segment's log file (positions at which it can be divided), with the beginning and
+    the end of the file as the first and the last one.
+    """
     crc = None if segment.summary is None else segment.summary.log_crc
     end = CutPoint(segment.end_offset, segment.size, crc)
     return [CutPoint(segment.base_offset, 0, 0), *points, end]

@@ -48,8 +48,8 @@ def _save_nothing(_log_start: int) -> None:
 
 
 def _proven_batch(view: memoryview, position: int, header: BatchHeader, place: str) -> memoryview:
-    """Return a batch of downloaded bytes, whose header was proven. Raises DamageError if its CRC does not hold. `place`
-    is the URL of the object.
+    """Return a batch of downloaded bytes, whose header was proven. Raises DamageError if the CRC of the batch does not
+    match its bytes. `place` is the URL of the object.
     """
     if not crc_holds(view, position, header):
         raise DamageError(
@@ -255,7 +255,9 @@ class TieredPartition:
         return Piece(*self.place, start, end, size, aborted=aborted, topic_id=topic_id, stored=stored)
 
     def _extents(self, parts: Iterable[LogPart[RemoteSegment]]) -> Iterator[ObjectExtent]:
-        """Yield the byte range of each log file that some parts, which follow each other, have together."""
+        """Yield, for each log file, the byte range that the given parts of this file cover together. The parts follow
+        each other.
+        """
         for _, same in itertools.groupby(parts, key=lambda one: one.segment.segment_id):
             joined = list(same)
             segment, begin, end = joined[0].segment, joined[0].position, joined[-1].end_position

@@ -76,7 +76,7 @@ class WholeBatches:
     """The record batches of a part of a log file, which is downloaded in several ranges.
 
     Args:
-        size: bytes of the part.
+        size: the size of the part in bytes.
         start: the offset at which the part begins.
         end: the offset at which it ends.
         header_crc: CRC-32C over the headers of all batches before the part; 0 if it is unknown.
@@ -141,8 +141,9 @@ class WholeBatches:
         return not self._rest
 
     def _missing_size(self) -> int:
-        """Return how many bytes `_rest` lacks: those of its header, and then those of its batch. Raises DamageError if
-        the batch is larger than the rest of the part.
+        """Return how many bytes are missing of the batch that is not downloaded completely (`_rest`): first those of
+        its header, and then, when the header tells the size, those of the whole batch. Raises DamageError if the batch
+        is larger than the rest of the part.
         """
         if len(self._rest) < HEADER.size:
             return HEADER.size - len(self._rest)

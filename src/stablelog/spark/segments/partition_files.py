@@ -323,7 +323,7 @@ class PartitionFiles:
 
     @property
     def sealed(self) -> list[SegmentFile]:
-        """The listed segments that another one follows, so that they do not grow any more."""
+        """The sealed segments: all listed ones except the last, which can still grow."""
         return [one for one in self.segments if one.end_offset < OFFSET_MAX]
 
     def batches(self, start: int, end: int) -> Iterator[tuple[BatchHeader, Callable[[], bytes]]]:
@@ -337,8 +337,8 @@ class PartitionFiles:
                 yield header, partial(part.segment.batch_at, position, header.size)
 
     def _part(self, segment: SegmentFile, start: int, end: int, size_before: int) -> FilePart:
-        """Return the part of a log file with the offsets [start, end), as far as the segment has them. A segment that
-        another one follows may end earlier, because compaction may have removed its last records.
+        """Return the part of a log file with the offsets [start, end), as far as the segment has them. If the segment
+        is not the last one, its part may end before `end`, because compaction may have removed its last records.
 
         Raises:
             UnavailableError: the last segment ends before `end`.

@@ -36,8 +36,8 @@ def first_in_batch(data: Buffer, time_ms: int, start: int) -> tuple[int, int] | 
     """Find the first record of a batch with an offset of at least `start` and at least this timestamp.
 
     Returns:
-        The offset of the record and its time; None if there is none. The first offset of the batch and `time_ms` if its
-        records cannot be decoded: the read decides what to do with them.
+        The offset of the record and its time; None if there is none. If the records of the batch cannot be decoded, the
+        first offset of the batch and `time_ms`: a read that begins there decides what to do with them.
     """
     try:
         records = decode_records(data)
