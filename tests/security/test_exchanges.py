@@ -90,3 +90,12 @@ def test_oauthbearer_ends_with_the_identity_of_the_token():
     exchange = OauthBearerExchange()
     exchange.respond(encode_token("token"), "n")
     assert exchange.process_answer(Identity("alice", 5)) == ExchangeEnd(b"", Identity("alice", 5))
+
+
+def test_scram_fails_for_an_unknown_user_even_if_the_client_proves_the_invented_credential():
+    known = CREDENTIALS.find(Mechanism.SHA_256, "alice")
+    exchange = ScramExchange(Mechanism.SHA_256, lambda _kind, _user: known._replace(is_known=False))
+    client = ScramClient(Mechanism.SHA_256, "alice", "secret", "client")
+    final = client.final(exchange.respond(client.first(), "server"))
+    with pytest.raises(ExchangeError, match="wrong user name or password"):
+        exchange.respond(final, "server")

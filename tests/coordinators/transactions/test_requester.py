@@ -10,7 +10,8 @@ from stablelog.coordinators.transactions.states import TransactionState
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.coordinators.transactions.transaction import ProducerIdAndEpoch, TransactionMetadata
 from stablelog.errors import RefusedError
-from stablelog.wire.extension.children import child_id
+from stablelog.wire.extension.children import JointName, child_id
+from tests.coordinators.transactions.test_coordinator import coordinator
 
 TXN = TransactionMetadata(5, 2, 60_000, TransactionState.EMPTY)
 
@@ -51,6 +52,10 @@ def test_another_producer_or_epoch_is_refused(shown, code):
     assert refused.value.code is code
 
 
-def test_the_child_of_a_joint_commit_that_is_unknown_is_refused():
-    with pytest.raises(RefusedError):
-        a_requester().require_transaction(child_id("k", 1, "r", 0, 0))
+def test_a_child_whose_version_another_start_of_the_writer_has_begun_is_refused():
+    c = coordinator()
+    c.joint.begin_version(JointName("", "k"), 0, "s", now_ms=0)
+    requester = Requester(c.table, c.joint.checks)
+    with pytest.raises(RefusedError) as refused:
+        requester.require_transaction(child_id("k", 0, "r", 1, 0))
+    assert refused.value.code is not ErrorCode.invalid_producer_id_mapping, "it is not only unknown"
