@@ -209,7 +209,9 @@ class IndexBuilder:
     def _read_segment(self, segment: Segment, limit: int) -> None:
         """Read the batches of a segment that end at or before the offset `limit`."""
         batches = takewhile(lambda found: found[1].next_offset <= limit, segment.walk(self._position))
-        for is_outside, same in groupby(batches, _is_outside_transactions):
+        for is_outside, same in groupby(
+            batches, lambda found: not found[1].attributes & (TRANSACTIONAL | CONTROL)
+        ):
             if is_outside:
                 self._add_outside(segment, same)
                 continue
@@ -302,10 +304,6 @@ class IndexBuilder:
             leader_epoch=header.leader_epoch,
             extents=() if whole is None else whole.rows(start, header.leader_epoch),
         )
-
-
-def _is_outside_transactions(found: tuple[int, BatchHeader]) -> bool:
-    return not found[1].attributes & (TRANSACTIONAL | CONTROL)
 
 
 def _add_batch(transaction: Extents, segment: Segment, position: int, header: BatchHeader) -> None:

@@ -40,23 +40,15 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
     """
     bases = log_offsets(disk.list_dir(directory))
     for base in reversed(bases):
-        index = CommitIndex(disk, directory, base)
-        if base != bases[-1] and _is_whole(disk, index):
-            return index.latest_sequence
+        if base != bases[-1]:
+            index = CommitIndex(disk, directory, base)
+            with contextlib.suppress(FileNotFoundError, DamageError):
+                if index.open_sealed(Summary.decode(disk.read_bytes(index.path(SUMMARY)))):
+                    return index.latest_sequence
         found = next(_sequences_in_segment(disk, directory, base), NO_COMMIT)
         if found != NO_COMMIT:
             return found
     return NO_COMMIT
-
-
-def _is_whole(disk: Disk, index: CommitIndex) -> bool:
-    """Open a sealed commit index. Return True if its files are complete; False if they are incomplete or belong to
-    another segment.
-    """
-    with contextlib.suppress(FileNotFoundError, DamageError):
-        summary = Summary.decode(disk.read_bytes(index.path(SUMMARY)))
-        return index.open_sealed(summary)
-    return False
 
 
 def _sequences_in_segment(disk: Disk, directory: Path, base_offset: int) -> Iterator[int]:

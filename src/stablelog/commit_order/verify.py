@@ -6,6 +6,7 @@ extents. So a fault in either of the two is found.
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -43,21 +44,23 @@ class _FoundTransaction(NamedTuple):
     places: list[Place]
 
 
+@dataclass
 class LogWalk:
     """A walk through the log from its first batch to its last one, which finds the committed transactions without the
     commit indexes.
 
     Attributes:
+        disk: the disk of the partition.
+        directory: the partition's directory.
         headers: batch headers, by segment and position. Commit indexes of this segment or of later ones may refer to
             them.
+        open: by producer id, the place of each batch of the producer's open transaction.
     """
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
-        self._disk = disk
-        self._directory = directory
-        self.headers: dict[Place, BatchHeader] = {}
-        # By producer id: segment and position of each batch of the producer's open transaction.
-        self._open: dict[int, list[Place]] = {}
+    disk: Disk
+    directory: Path
+    headers: dict[Place, BatchHeader] = field(default_factory=dict)
+    open: dict[int, list[Place]] = field(default_factory=dict)
 
     def contents_of(self, base_offset: int) -> tuple[list[_FoundTransaction], list[Place]]:
         """Read the batch headers of a segment. A torn batch at the end is ignored, because `log.verify` reports it.
@@ -71,27 +74,27 @@ class LogWalk:
         """
         transactions: list[_FoundTransaction] = []
         outside: list[Place] = []
-        path = file_path(self._directory, base_offset, LOG)
-        with contextlib.closing(self._disk.open(path)) as file, contextlib.suppress(TornError):
+        path = file_path(self.directory, base_offset, LOG)
+        with contextlib.closing(self.disk.open(path)) as file, contextlib.suppress(TornError):
             for position, header, _ in scan_headers(file.read, 0, file.size):
                 place = base_offset, position
                 self.headers[place] = header
                 if header.is_control:
                     marker = read_marker(file.read(position, header.size))
-                    places = self._open.pop(header.producer_id, [])
+                    places = self.open.pop(header.producer_id, [])
                     if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
                         transactions.append(
                             _FoundTransaction(header.base_offset + 1, header.last_offset_delta, places)
                         )
                 elif header.is_transactional:
-                    self._open.setdefault(header.producer_id, []).append(place)
+                    self.open.setdefault(header.producer_id, []).append(place)
                 else:
                     outside.append(place)
         return transactions, outside
 
     def forget_before(self, base_offset: int) -> None:
         """Drop the headers of segments before a base offset, unless an open transaction has batches in them."""
-        needed = min([base_offset, *(places[0][0] for places in self._open.values())])
+        needed = min([base_offset, *(places[0][0] for places in self.open.values())])
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
     def batches_of(self, entry: Entry, extents: list[BatchExtent]) -> list[Place]:

@@ -92,17 +92,16 @@ def copied_segment(
         now_ms: the time of the broker's clock.
     """
     base = summary.base_offset
-    own = [
-        (max(epochs.epoch_of(base), 0), base),
-        *((epoch, start) for epoch, start in epochs.entries if start > base),
-    ]
     return RemoteSegment(
         segment_id,
         base,
         summary.end_offset,
         summary.log_size,
         summary.max_timestamp,
-        tuple(own),
+        (
+            (max(epochs.epoch_of(base), 0), base),
+            *((epoch, start) for epoch, start in epochs.entries if start > base),
+        ),
         event_ms=now_ms,
         broker_id=broker_id,
         summary=summary,

@@ -120,8 +120,7 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
         *((point.offset, point.position) for point in found),
         (segment.end_offset, segment.size),
     ]
-    pairs = itertools.pairwise(edges) if found else ()
-    if any(one[0] >= other[0] or one[1] >= other[1] for one, other in pairs):
+    if found and any(one[0] >= other[0] or one[1] >= other[1] for one, other in itertools.pairwise(edges)):
         raise DamageError(
             f"the cut points of the remote segment {segment.segment_id} are not in the order of their positions and offsets"
         )

@@ -35,7 +35,7 @@ def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentR
     """Return the event COPY_STARTED of a segment, which is appended before the upload of the segment."""
     held = segment.to_record()
     return SegmentRecord(
-        segment=_segment_id(partition, segment.segment_id),
+        segment=SegmentId(topic_partition=_topic_partition(partition), segment_id=segment.segment_id),
         start_offset=held.start_offset,
         end_offset=held.end_offset,
         broker_id=held.broker_id,
@@ -207,10 +207,6 @@ def _topic_partition(partition: RemotePartition) -> TopicIdPartition:
     )
 
 
-def _segment_id(partition: RemotePartition, segment_id: uuid.UUID) -> SegmentId:
-    return SegmentId(topic_partition=_topic_partition(partition), segment_id=segment_id)
-
-
 def _update(
     partition: RemotePartition,
     segment_id: uuid.UUID,
@@ -220,7 +216,7 @@ def _update(
     custom_metadata: bytes | None = None,
 ) -> SegmentUpdateRecord:
     return SegmentUpdateRecord(
-        segment=_segment_id(partition, segment_id),
+        segment=SegmentId(topic_partition=_topic_partition(partition), segment_id=segment_id),
         broker_id=broker_id,  # type: ignore[arg-type]
         event_timestamp_ms=event_ms,  # type: ignore[arg-type]
         custom_metadata=custom_metadata,

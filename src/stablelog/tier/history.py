@@ -18,7 +18,7 @@ records of the remote tier in this directory do:
   them as this directory has them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -100,7 +100,7 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
         return ProvenManifest(Manifest(local.cluster_id, local.start_offset))
     published = manifest.published
     is_foreign = published is not None and published.restored != local.restored
-    check_history(manifest, local.segments, local.directory)
+    _check_history(manifest, local)
     if published is not None and not is_foreign and local.end_offset < published.log_end:
         raise DamageError(
             f"the last manifest of {local.directory} was published when the log had durable records up to offset "
@@ -146,14 +146,9 @@ def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
             )
 
 
-def check_history(manifest: Manifest, segments: Iterable[Segment], directory: str) -> None:
+def _check_history(manifest: Manifest, local: LocalHistory) -> None:
     """Check that the local segments and the segments in the store belong to the same log. They do not if the data
     directory was copied and both copies are in use, or if an old data directory was restored.
-
-    Args:
-        manifest: the last manifest in the store.
-        segments: the local segments, oldest first.
-        directory: the directory of the partition in the store, for the message.
 
     Raises:
         DamageError: the local log ends before the last segment in the store, or has other batches.
@@ -161,19 +156,17 @@ def check_history(manifest: Manifest, segments: Iterable[Segment], directory: st
     rows = {row.base_offset: row for row in manifest.segments}
     copied_end = manifest.segments[-1].end_offset if manifest.segments else 0
     copied_start = manifest.segments[0].base_offset if manifest.segments else 0
-    end_offset = 0
-    for segment in segments:
-        end_offset = segment.end_offset
+    for segment in local.segments:
         is_compared = copied_start <= segment.base_offset < copied_end
         if is_compared and not is_same(rows.get(segment.base_offset), segment):
             raise DamageError(
-                f"the local segment {segment.base_offset} differs from that of {directory} in the object store: the "
+                f"the local segment {segment.base_offset} differs from that of {local.directory} in the object store: the "
                 f"store and the data directory are not of the same log. {ADVICE}"
             )
-    if end_offset < copied_end:
+    if local.end_offset < copied_end:
         raise DamageError(
-            f"the object store has segments of {directory} up to offset {copied_end}, and the local log ends at offset "
-            f"{end_offset}: the store and the data directory are not of the same log. {ADVICE}"
+            f"the object store has segments of {local.directory} up to offset {copied_end}, and the local log ends at "
+            f"offset {local.end_offset}: the store and the data directory are not of the same log. {ADVICE}"
         )
 
 

@@ -97,8 +97,8 @@ def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
     for kind in kinds:
         directory += ROW.pack(kind, position, len(files[kind]), crc32c(files[kind]))
         position += len(files[kind])
-    footer = FOOTER.pack(VERSION, len(files), crc32c(directory))
-    return b"".join([*(files[kind] for kind in kinds), directory, footer])
+    contents = [files[kind] for kind in kinds]
+    return b"".join([*contents, directory, FOOTER.pack(VERSION, len(files), crc32c(directory))])
 
 
 def directory_crc(content: Buffer) -> int:

@@ -110,7 +110,6 @@ class _SegmentData(_Message):
 class SegmentRecord(_SegmentData):
     """All data of a remote segment (Kafka's RemoteLogSegmentMetadataRecord)."""
 
-    KIND: ClassVar[int] = 0
     segment: SegmentId
 
 
@@ -118,7 +117,6 @@ class SegmentRecord(_SegmentData):
 class SegmentUpdateRecord(_Message):
     """A change of a remote segment's state (Kafka's RemoteLogSegmentMetadataUpdateRecord)."""
 
-    KIND: ClassVar[int] = 1
     segment: SegmentId
     broker_id: i32 = field(metadata={"kafka_type": "int32"})
     event_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
@@ -130,7 +128,6 @@ class SegmentUpdateRecord(_Message):
 class PartitionDeleteRecord(_Message):
     """The deletion of all remote segments of a partition (Kafka's RemotePartitionDeleteMetadataRecord)."""
 
-    KIND: ClassVar[int] = 2
     topic_partition: TopicIdPartition
     broker_id: i32 = field(metadata={"kafka_type": "int32"})
     event_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
@@ -141,24 +138,21 @@ class PartitionDeleteRecord(_Message):
 class SegmentSnapshotRecord(_SegmentData):
     """A remote segment in a snapshot of one partition (Kafka's RemoteLogSegmentMetadataSnapshotRecord)."""
 
-    KIND: ClassVar[int] = 3
     segment: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
 
 
 MetadataRecord = SegmentRecord | SegmentUpdateRecord | PartitionDeleteRecord | SegmentSnapshotRecord
-KINDS: Final[dict[int, Any]] = {
-    kind.KIND: kind
-    for kind in (SegmentRecord, SegmentUpdateRecord, PartitionDeleteRecord, SegmentSnapshotRecord)
-}
+# The kind of a message is its place in this list.
+KINDS: Final[list[Any]] = [SegmentRecord, SegmentUpdateRecord, PartitionDeleteRecord, SegmentSnapshotRecord]
 
 _reader = cache(entity_reader)  # `kio` itself keeps the writers.
 
 
 def encode_record(record: MetadataRecord) -> bytes:
     """Return the bytes of a record as the value of a record of `__remote_log_metadata`."""
-    content = io.BytesIO()
-    content.write(b"".join(map(encode_uvarint, (FRAME_VERSION, record.KIND, MESSAGE_VERSION))))
-    entity_writer(KINDS[record.KIND])(content, record)
+    content, kind = io.BytesIO(), KINDS.index(type(record))
+    content.write(b"".join(map(encode_uvarint, (FRAME_VERSION, kind, MESSAGE_VERSION))))
+    entity_writer(KINDS[kind])(content, record)
     return content.getvalue()
 
 
@@ -176,7 +170,7 @@ def decode_record(value: bytes) -> MetadataRecord:
     except ValueError as error:
         raise DamageError(f"a record of remote segments is damaged: {error}") from error
     refuse_unknown_version("a frame of remote segments", frame_version, FRAME_VERSION)
-    if frame_version != FRAME_VERSION or kind not in KINDS:
+    if frame_version != FRAME_VERSION or kind >= len(KINDS):
         raise DamageError(
             f"a record of remote segments is damaged: it says that it has frame version {frame_version} and "
             f"kind {kind}, which is not possible"

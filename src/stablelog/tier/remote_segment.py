@@ -136,16 +136,14 @@ class RemoteSegment:
                 f"the remote segment {record.segment} has impossible offsets or an impossible size"
             )
         summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
-        if len(record.commit_index) not in (0, COMMIT_FILES.size):
-            raise DamageError(
-                f"the remote segment {record.segment} describes its commit index in {len(record.commit_index)} bytes "
-                f"instead of {COMMIT_FILES.size}"
-            )
-        if len(record.indexes_crc) not in (0, INDEXES_CRC.size):
-            raise DamageError(
-                f"the remote segment {record.segment} has a CRC of its indexes of {len(record.indexes_crc)} bytes "
-                f"instead of {INDEXES_CRC.size}"
-            )
+        for what, found, form in (
+            ("describes its commit index in", record.commit_index, COMMIT_FILES),
+            ("has a CRC of its indexes of", record.indexes_crc, INDEXES_CRC),
+        ):
+            if len(found) not in (0, form.size):
+                raise DamageError(
+                    f"the remote segment {record.segment} {what} {len(found)} bytes instead of {form.size}"
+                )
         if summary is not None and not (record.indexes_crc and (record.header_crcs or not record.cut_points)):
             raise UnknownFormatError(
                 f"the remote segment {record.segment} without CRCs of its indexes and of its headers",

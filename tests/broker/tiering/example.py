@@ -13,7 +13,7 @@ import pytest
 from stablelog.batch.records import Record, encode_batch
 from stablelog.tier.events import Events, partition_deleted
 from stablelog.tier.manifest_parts import divide_into_parts
-from stablelog.tier.records import encode_record
+from stablelog.tier.records import KINDS, encode_record
 from tests.broker.tiering.world import World
 from tests.log.timeline import NOW_MS
 from tests.tier.tiered_log import PARTITION
@@ -67,7 +67,7 @@ def example():
         *itertools.islice(Events().missing_events(PARTITION, manifest, NOW_MS, 1), 2),
         partition_deleted(PARTITION, NOW_MS, 1),
     ]
-    return world.store_objects.objects, {event.KIND: encode_record(event) for event in events}
+    return world.store_objects.objects, {KINDS.index(type(event)): encode_record(event) for event in events}
 
 
 def in_lines(content):
