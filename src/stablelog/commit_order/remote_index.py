@@ -1,6 +1,7 @@
 """The commit index of a segment that is in an object store."""
 
 import struct
+from dataclasses import dataclass
 
 from stablelog.commit_order.extents import EXTENT
 from stablelog.commit_order.index_format import ENTRY
@@ -9,27 +10,27 @@ from stablelog.env.disk import Buffer
 from stablelog.log.remote_tier import RemoteCommits, RemoteView
 
 
+@dataclass(frozen=True, slots=True)
 class LoadedRows:
     """Rows of equal size that were loaded into memory.
 
-    Args:
+    Attributes:
         content: the bytes of the rows.
         row: the `struct.Struct` of one row.
     """
 
-    def __init__(self, content: Buffer, row: struct.Struct) -> None:
-        self._content = memoryview(content)
-        self._row = row
+    content: Buffer
+    row: struct.Struct
 
     def __len__(self) -> int:
-        return len(self._content) // self._row.size
+        return len(self.content) // self.row.size
 
     def __getitem__(self, place: int) -> tuple[int, ...]:
-        return self._row.unpack_from(self._content, place * self._row.size)
+        return self.row.unpack_from(self.content, place * self.row.size)
 
     def between(self, first: int, end: int) -> Buffer:
         """Return the bytes of the rows with the numbers [first, end)."""
-        return self._content[first * self._row.size : end * self._row.size]
+        return self.content[first * self.row.size : end * self.row.size]
 
 
 def load_index(remote: RemoteView, commits: RemoteCommits) -> IndexRows:
@@ -51,7 +52,7 @@ def load_index(remote: RemoteView, commits: RemoteCommits) -> IndexRows:
         commits.least_first_offset,
         commits.latest_sequence,
         commits.latest_ms,
-        LoadedRows(entries, ENTRY),
-        LoadedRows(extents, EXTENT),
+        LoadedRows(memoryview(entries), ENTRY),
+        LoadedRows(memoryview(extents), EXTENT),
         len(entries) + len(extents),
     )

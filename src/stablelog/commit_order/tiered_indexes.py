@@ -50,32 +50,32 @@ class StoredLog:
         return []
 
 
+@dataclass(frozen=True, slots=True)
 class TieredIndexes:
     """The commit indexes of one partition, local and remote.
 
     Every call that needs the remote tier raises UnavailableError while the list of remote segments is not loaded, and
     NotLoadedError if bytes of the store are not in the broker's cache.
 
-    Args:
+    Attributes:
         partition: the partition. A partition that refers to this object passes a weak reference.
         local: the indexes of the local segments, oldest first. The last one grows.
     """
 
-    def __init__(self, partition: ViewedLog | StoredLog, local: list[CommitIndex]) -> None:
-        self._partition = partition
-        self.local = local
+    partition: ViewedLog | StoredLog
+    local: list[CommitIndex]
 
     @property
     def log_start(self) -> int:
         """The log start offset, over both tiers."""
-        remote, local_start = self._partition.remote, self._partition.start_offset
+        remote, local_start = self.partition.remote, self.partition.start_offset
         return local_start if remote is None else min(remote.start_offset, local_start)
 
     @property
     def remote(self) -> RemoteTier:
         """The remote tier. The partition must have one."""
-        assert self._partition.remote is not None
-        return self._partition.remote
+        assert self.partition.remote is not None
+        return self.partition.remote
 
     def is_local(self, base_offset: int) -> bool:
         """Whether the segment with this base offset is on the local disk."""
@@ -91,11 +91,10 @@ class TieredIndexes:
         """Return the remote segments from a position on that are only in the store: those before the local log start
         offset.
         """
-        local_start = self._partition.start_offset
-        if self._partition.remote is None or position >= local_start:
+        local_start = self.partition.start_offset
+        if self.partition.remote is None or position >= local_start:
             return iter(())
-        commits = self.remote.view.commits(position)
-        return takewhile(lambda one: one.base_offset < local_start, commits)
+        return takewhile(lambda one: one.base_offset < local_start, self.remote.view.commits(position))
 
     def indexes_from(self, position: int, time_ms: int = -1) -> Iterator[IndexRows]:
         """Yield the indexes in commit order, from the one with this position on. Indexes without a commit or a record
@@ -134,7 +133,7 @@ class TieredIndexes:
         """Return the description of a local index's copy in the store, if the local index lacks the beginning of a
         transaction; None if it lacks nothing, or if there is no copy.
         """
-        if index.least_first_offset == TORN and self._partition.remote is not None:
+        if index.least_first_offset == TORN and self.partition.remote is not None:
             commits = next(self.remote.view.commits(index.base_offset), None)
             if commits is not None and commits.base_offset == index.base_offset:
                 return commits
@@ -142,9 +141,9 @@ class TieredIndexes:
 
     def index_after_sequence(self, commit_sequence: int) -> IndexRows | None:
         """Return the first index whose `latest_sequence` is greater than a commit sequence; None if there is none."""
-        if self.log_start < self._partition.start_offset:
+        if self.log_start < self.partition.start_offset:
             commits = self.remote.view.commits_after(commit_sequence)
-            if commits is not None and commits.base_offset < self._partition.start_offset:
+            if commits is not None and commits.base_offset < self.partition.start_offset:
                 return load_index(self.remote.view, commits)
         at = bisect_right(self.local, commit_sequence, key=attrgetter("latest_sequence"))
         return self.whole_index(self.local[at]) if at < len(self.local) else None
@@ -157,7 +156,7 @@ class TieredIndexes:
         """
         base = index.base_offset
         found = [one.latest_sequence for one in self.local if one.base_offset < base][-1:]
-        if self._partition.remote is not None and base > self.log_start:
+        if self.partition.remote is not None and base > self.log_start:
             before = next(self.remote.view.commits(base - 1), None)
             if before is not None and before.base_offset < base:
                 found.append(before.latest_sequence)
@@ -169,7 +168,7 @@ class TieredIndexes:
         loaded, only the commits in local segments count.
         """
         latest = self.local[-1].latest_sequence
-        if self._partition.remote is not None:
+        if self.partition.remote is not None:
             with contextlib.suppress(DamageError, UnavailableError):
                 latest = max(latest, self.remote.view.latest_sequence)
         return latest

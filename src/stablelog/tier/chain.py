@@ -120,8 +120,7 @@ def claim_epoch(nonce: bytes) -> Steps[int]:
     """
     assert len(nonce) == NONCE_SIZE
     while True:
-        taken = [epoch_of(key) or 0 for key, _ in (yield List(EPOCHS))]
-        epoch = 1 + max(taken, default=0)
+        epoch = 1 + max([epoch_of(key) or 0 for key, _ in (yield List(EPOCHS))], default=0)
         if (yield Create(epoch_key(epoch), nonce)):
             return epoch
 
@@ -344,8 +343,7 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
     Raises:
         DamageError: the last manifest is damaged or missing.
     """
-    checked = yield from _check_last_manifest(partition, EPOCH_END, None, same_payload, void)
-    return checked.result
+    return (yield from _check_last_manifest(partition, EPOCH_END, None, same_payload, void)).result
 
 
 def same_payload(payload: bytes | None) -> bytes | None:

@@ -259,11 +259,8 @@ class LoadedSegment:
             f"{self._content.log_place(self._segment)} has no batch of the segment at byte {position}"
         )
 
-    def torn_at(self, position: int) -> DamageError:
-        """Return the error for a batch that begins at this position and does not end within the file. Drop its chunk
-        from the cache, as `no_batch_at` does.
-        """
-        return self.no_batch_at(position)
+    # A batch that does not end within the file is no batch of the segment, either.
+    torn_at = no_batch_at
 
 
 def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
