@@ -60,8 +60,7 @@ class GroupReading:
     Attributes:
         cluster: as given.
         member: as given.
-        leaving: the partitions that the group has taken away, and whose records the program has got and not committed
-            yet.
+        leaving: the partitions that the group has taken away, and of which the program has not committed all records.
         is_closing: whether the reader is being closed, so that a waiting call must end.
         is_closed: whether the reader has left the group and cannot be used any more.
     """
@@ -91,9 +90,7 @@ class GroupReading:
     # --- records ---
 
     def take_ready_record(self, now: float) -> ReadRecord | None:
-        """Return the next record without any I/O; None if no record is in memory, or if a request has to be sent first.
-        `now` is the present time.
-        """
+        """Return the next record; None if none is in memory, or a request has to be sent first. `now` is the time."""
         self._undelivered = None
         if (
             not self._fetched.ready
@@ -118,8 +115,7 @@ class GroupReading:
         Raises:
             RefusedError: the member or a fetch is refused for good.
             UnavailableError: the group's coordinator does not respond within the deadline.
-            DataLossError: records were removed before they were read. The next call continues at the first record that
-                is left.
+            DataLossError: records were removed before they were read. The next call continues after them.
             DamageError: a batch is damaged.
         """
         self._undelivered = None
@@ -163,9 +159,7 @@ class GroupReading:
         return taken
 
     def undo_last_read(self) -> None:
-        """Undo the last read, because an exception of a signal handler has kept the program from getting its records.
-        They are returned again.
-        """
+        """Undo the last read, because an exception of a signal handler kept the program from getting its records."""
         if self._undelivered is not None:
             taken, before = self._undelivered
             self._uncommitted.undo_hand_out(before)
@@ -201,9 +195,7 @@ class GroupReading:
             self._reader.seek(target, self._start if committed is None else committed.offset)
 
     def _resolve_starts(self) -> Steps[None]:
-        """In new partitions that are read from their end, replace this position by the end offset, so that the reader
-        can go back to it.
-        """
+        """Look up the end offset of new partitions that are read from their end, so that a rewind can return to it."""
         ends = [target for target, position in self._reader.positions.items() if position == LATEST]
         if ends:
             found = yield from list_offsets(self.cluster, dict.fromkeys(ends, LATEST), self._isolation)
@@ -229,9 +221,7 @@ class GroupReading:
         self._backs_wanted += 1
 
     def _try_to_rewind(self) -> Steps[bool]:
-        """Go back to the committed offsets if that is due. Return False if these offsets are not known yet; otherwise
-        True.
-        """
+        """Go back to the committed offsets if that is due. Return False if these offsets are not known yet."""
         wanted = self._backs_wanted
         if wanted == self._backs_done:
             return True
@@ -389,9 +379,7 @@ class GroupReading:
             )
 
     def _rewind_to_seeks(self) -> Steps[None]:
-        """Before a commit, go back to the offset of each seek that is not committed yet, so that the commit contains
-        this offset.
-        """
+        """Before a commit, go back to each seek that is not committed yet, so that the commit contains its offset."""
         sought = list(self._uncommitted.seeks)
         if sought:
             yield from self._rewind_now()
@@ -406,9 +394,7 @@ class GroupReading:
     # --- transactions ---
 
     def begin_transaction(self, writer: object) -> None:
-        """Record that a transaction which commits this reader's offsets is open. The caller calls `check_free`
-        first.
-        """
+        """Record that a transaction which commits this reader's offsets is open. Call `check_free` first."""
         self._writer, self._is_writing = writer, True
 
     def check_free(self) -> None:
@@ -433,8 +419,7 @@ class GroupReading:
         """Return the offsets that this transaction commits.
 
         Raises:
-            TransactionAbortedError: the reader goes back, so that the program may get records again that it has got
-                before.
+            TransactionAbortedError: the reader goes back, and the program may get the same records again.
         """
         if self.is_closed or writer is not self._writer or self._backs_wanted != self._backs_done:
             raise aborted_error("its reader goes back to the committed offsets, or is closed")
