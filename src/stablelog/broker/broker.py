@@ -202,9 +202,7 @@ class Broker:
 
     @cached_property
     def users(self) -> "BrokerUsers":
-        """The users. They are loaded when they are first used, because a broker without logins need not import this
-        code.
-        """
+        """The users. Their code is imported at the first use, because a broker without logins needs none."""
         from stablelog.broker.security.user_store import BrokerUsers
 
         return BrokerUsers(self.runtime, threads=self.message_threads)

@@ -319,9 +319,7 @@ class _Values:
         return option.kind.read(name, text) if text else None
 
     def one_of(self, *names: str) -> str | None:
-        """Return which of these options is set; None if none is. They exclude each other, so it is an error if several
-        are set.
-        """
+        """Return which of these options is set; None if none is. If several are set, it is an error."""
         there = [name for name in names if name in self._texts]
         if len(there) > 1:
             raise UsageError(f"{' and '.join(there)} exclude each other: give one of them")

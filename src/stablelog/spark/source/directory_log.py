@@ -45,9 +45,7 @@ _Found = TypeVar("_Found")
 
 
 class _Files:
-    """Cache of the lists of partitions' segment files (`PartitionFiles`). The lists stay in it as long as the reader
-    exists.
-    """
+    """Cache of the lists of partitions' segment files (`PartitionFiles`), for as long as the reader exists."""
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, PartitionFiles] = {}
@@ -167,9 +165,7 @@ class DirectoryLog:
         return found
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the visible end of each partition for a reader with the isolation level of the options, from the
-        files.
-        """
+        """Return the visible end of each partition, from the files, for the isolation level of the options."""
         stable = self._options.isolation == "read_committed"
         return {place: self._ends_of(place)[1 if stable else 0] for place in places}
 

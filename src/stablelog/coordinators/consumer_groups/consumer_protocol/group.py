@@ -81,8 +81,7 @@ class ConsumerMember:
     Attributes:
         selection_key: identifies the topics that the member's pattern selects; None if the member has no pattern, or
             has sent no heartbeat since the start of the broker or since its pattern has changed.
-        assigned_from: the topics that the pattern selected when the group's epoch last rose because of them; None if
-            this is unknown, because the broker has restarted since.
+        assigned_from: the topics of the pattern when they last raised the group's epoch; None after a restart.
     """
 
     member_id: str
