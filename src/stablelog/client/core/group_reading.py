@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.client.core.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.core.fetched_records import FetchedRecords
-from stablelog.client.core.membership import GroupMember
+from stablelog.client.core.membership import NOT_A_MEMBER, GroupMember
 from stablelog.client.core.outcomes import aborted_error
 from stablelog.client.core.partitions import list_offsets
 from stablelog.client.core.pauses import PausedPartitions
@@ -34,17 +34,6 @@ WAIT_S: Final = 0.5  # how long one Fetch request waits for a record
 WAIT_MIN_S: Final = 0.05
 PAUSE_S: Final = 0.1  # between two looks of a reader without a partition
 STARTS: Final = {"earliest": EARLIEST, "latest": LATEST}
-# The member has no place in the group: the group has given its partitions to others.
-NOT_A_MEMBER: Final = frozenset(
-    {
-        ErrorCode.unknown_member_id,
-        ErrorCode.fenced_member_epoch,
-        ErrorCode.stale_member_epoch,
-        ErrorCode.illegal_generation,
-        ErrorCode.fenced_instance_id,
-        ErrorCode.rebalance_in_progress,
-    }
-)
 
 
 class GroupReading:
@@ -267,7 +256,8 @@ class GroupReading:
             UsageError: the partition is not assigned to this reader, a transaction of this reader is open, or the reader is
                 closed.
         """
-        yield from self._rewind_before_seek()
+        self.check_free()
+        yield from self._rewind_now()
         (wanted,) = self._seekable_partitions(target[0], target[1])
         yield from check_offsets(self.cluster, {target: offset}, "read_uncommitted")
         self._move_to_offsets({wanted: offset})
@@ -280,7 +270,8 @@ class GroupReading:
             topic: only the partitions of this topic; None for all.
             partition: only this partition of the topic; None for all.
         """
-        yield from self._rewind_before_seek()
+        self.check_free()
+        yield from self._rewind_now()
         targets = self._seekable_partitions(topic, partition)
         # The ends first: a record that is written meanwhile is read.
         ends = yield from list_offsets(self.cluster, dict.fromkeys(targets, LATEST), self._isolation)
@@ -288,10 +279,6 @@ class GroupReading:
         self._move_to_offsets(
             {one: found[one].offset if found[one].offset >= 0 else ends[one].offset for one in targets}
         )
-
-    def _rewind_before_seek(self) -> Steps[None]:
-        self.check_free()
-        yield from self._rewind_now()
 
     def _seekable_partitions(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
         """Return the assigned partitions that a seek moves: those of a topic, or of all topics if `topic` is None; or

@@ -18,9 +18,9 @@ from stablelog.batch.codec import Codec
 from stablelog.client.core.admin.groups import remove_committed
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.coordinators import GROUP_COORDINATOR
-from stablelog.client.core.group_reading import NOT_A_MEMBER, GroupReading
+from stablelog.client.core.group_reading import GroupReading
 from stablelog.client.core.keys import WriterKey
-from stablelog.client.core.membership import GroupMember
+from stablelog.client.core.membership import NOT_A_MEMBER, GroupMember
 from stablelog.client.core.outcomes import Committed, FailureT, Outcome, WritingState
 from stablelog.client.core.producer import BatchProducer
 from stablelog.client.core.steps import Result, Steps

@@ -35,6 +35,17 @@ PLACE_S: Final = 0.5  # how long the member waits for committed offsets before i
 _FENCED: Final = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
 # What a coordinator answers to a member that joins a group with members of the classic protocol.
 _OTHER_PROTOCOL: Final = (ErrorCode.group_id_not_found, ErrorCode.inconsistent_group_protocol)
+# The member has no place in the group: the group has given its partitions to others.
+NOT_A_MEMBER: Final = frozenset(
+    {
+        ErrorCode.unknown_member_id,
+        ErrorCode.fenced_member_epoch,
+        ErrorCode.stale_member_epoch,
+        ErrorCode.illegal_generation,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.rebalance_in_progress,
+    }
+)
 
 
 class Change(NamedTuple):
