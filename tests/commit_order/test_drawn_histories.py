@@ -32,6 +32,7 @@ from stablelog.errors import StablelogError
 from stablelog.log.model import Isolation
 from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.proof import DamagedBatch
+from stablelog.log.time_lookup import look_up_newest, look_up_time
 from stablelog.testing.sim_disk import SimFile
 from tests.commit_order import test_view
 from tests.commit_order.committed_log import DIRECTORY, NOW_MS, VIEW_FILES, Files, Log, set_long_count
@@ -200,9 +201,9 @@ class History:
         partition = self.log.partition
         told = []
         for isolation in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED):
-            count = len(list(partition.look_up_time(NOW_MS + int(ms), isolation)))
-            found = run_lookup(partition.look_up_time(NOW_MS + int(ms), isolation))
-            newest = run_lookup(partition.look_up_newest(isolation))
+            count = len(list(look_up_time(partition, NOW_MS + int(ms), isolation)))
+            found = run_lookup(look_up_time(partition, NOW_MS + int(ms), isolation))
+            newest = run_lookup(look_up_newest(partition, isolation))
             told.append(f"{found} in {count} steps, newest {newest}")
         return "; ".join(told)
 
@@ -293,7 +294,10 @@ class Drawing:
             (4, lambda: f"wait {chance.choice((1, 10, 500, -3))}"),
             (2, lambda: f"many {chance.choice((5, 9, 17))}"),
             (1, lambda: f"damage {chance.randrange(99)}"),
-            (0.7 if any(one.damaged_batches for one in log.partition.segments()) else 0, lambda: "damage -"),
+            (
+                0.7 if any(one.proof.damaged_batches for one in log.partition.segments()) else 0,
+                lambda: "damage -",
+            ),
             (16, lambda: "sync"),
             (1.5, lambda: "roll"),
             (0.5, lambda: f"leader {log.partition.leader_epoch + 1}"),

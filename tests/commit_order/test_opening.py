@@ -13,6 +13,7 @@ from stablelog.errors import DamageError, DiskError, OffsetOutOfRangeError, Refu
 from stablelog.log.files.log_start import encode_log_start
 from stablelog.log.model import Isolation
 from stablelog.log.search.times import run_lookup
+from stablelog.log.time_lookup import look_up_newest
 from tests.commit_order.committed_log import DIRECTORY, NOW_MS, Log, commit_of, lying
 
 
@@ -226,7 +227,7 @@ def test_the_newest_commit_is_one_of_the_view():
     log.sync()
     log.partition.deletion.delete_records(log.partition.segments()[-1].base_offset)
     assert len(log.partition.segments()) == 3
-    newest = run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    newest = run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED))
     assert newest[:2] == (log.partition.high_watermark - 1, log.now_ms)
 
 

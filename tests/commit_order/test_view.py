@@ -20,6 +20,7 @@ from stablelog.commit_order.verify import verify_view
 from stablelog.errors import OffsetOutOfRangeError
 from stablelog.log.model import Isolation
 from stablelog.log.search.times import run_lookup
+from stablelog.log.time_lookup import look_up_newest, look_up_time
 from tests.commit_order.committed_log import DIRECTORY, NOW_MS, Log, set_long_count
 from tests.scale import examples
 
@@ -84,24 +85,24 @@ def test_a_time_finds_the_first_commit_at_it_or_later():
     log.sync()
 
     def find(*arguments):
-        return run_lookup(log.partition.look_up_time(*arguments))
+        return run_lookup(look_up_time(log.partition, *arguments))
 
     assert find(0, Isolation.READ_COMMITTED)[:2] == (2, NOW_MS + 1000)
     assert find(NOW_MS + 1001, Isolation.READ_COMMITTED)[:2] == (5, NOW_MS + 2000)
     assert find(NOW_MS + 3001, Isolation.READ_COMMITTED) is None
-    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (8, NOW_MS + 3000)
+    assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED))[:2] == (8, NOW_MS + 3000)
 
 
 def test_the_time_0_is_a_time_like_any_other():
     log = Log()
     log.now_ms = 0
-    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+    assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED)) is None
     log.append(1)
     log.end(1)
     log.sync()
     for at in range(2):
-        assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (2, 0)
-        assert run_lookup(log.partition.look_up_time(at, Isolation.READ_COMMITTED)) == ((2, 0, 0), None)[at]
+        assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED))[:2] == (2, 0)
+        assert run_lookup(look_up_time(log.partition, at, Isolation.READ_COMMITTED)) == ((2, 0, 0), None)[at]
 
 
 def test_a_view_without_transactions_has_no_commit_sequence_and_keeps_nothing_back():
@@ -135,15 +136,15 @@ def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
     log.sync()
 
     def find(*arguments):
-        return run_lookup(log.partition.look_up_time(*arguments))
+        return run_lookup(look_up_time(log.partition, *arguments))
 
     committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
     assert [find(NOW_MS + ms, committed)[0] for ms in (0, 500, 501, 1000, 2000)] == [4, 4, 6, 6, 6]
     assert find(NOW_MS + 2001, committed) is None
     assert [find(NOW_MS + ms, uncommitted)[0] for ms in (0, 1, 500)] == [0, 4, 4]
     assert find(NOW_MS + 501, uncommitted) is None
-    assert run_lookup(log.partition.look_up_newest(committed))[:2] == (6, NOW_MS + 2000)
-    assert run_lookup(log.partition.look_up_newest(uncommitted))[:2] == (4, NOW_MS + 500)
+    assert run_lookup(look_up_newest(log.partition, committed))[:2] == (6, NOW_MS + 2000)
+    assert run_lookup(look_up_newest(log.partition, uncommitted))[:2] == (4, NOW_MS + 500)
 
 
 def test_the_view_does_not_keep_a_closed_partition_in_memory():
@@ -450,7 +451,9 @@ class History(RuleBasedStateMachine):
         there = {position for position, _ in self.log.expected()}
         visible = sorted(row for row in self.log.written if row[0] in there)
         expected = next((row[0] for row in visible if row[3] >= NOW_MS + ms), None)
-        found = self.answer(lambda: run_lookup(partition.look_up_time(NOW_MS + ms, Isolation.READ_COMMITTED)))
+        found = self.answer(
+            lambda: run_lookup(look_up_time(partition, NOW_MS + ms, Isolation.READ_COMMITTED))
+        )
         assert (found and found[0]) == expected
 
     @rule(cut=st.integers(0, 30))
@@ -544,7 +547,7 @@ def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch
         return find_by_time(batch, *args, **named)
 
     monkeypatch.setattr("stablelog.log.search.times.find_by_time", counted)
-    assert run_lookup(log.partition.look_up_time(NOW_MS + 590, Isolation.READ_COMMITTED))[:2] == (
+    assert run_lookup(look_up_time(log.partition, NOW_MS + 590, Isolation.READ_COMMITTED))[:2] == (
         589,
         NOW_MS + 590,
     )
@@ -610,10 +613,10 @@ def test_a_lookup_in_a_run_ends_with_the_run():
     log.now_ms += 500
     log.append(1)
     log.sync()
-    assert run_lookup(log.partition.look_up_time(NOW_MS + 1000, Isolation.READ_COMMITTED))[0] == 0
+    assert run_lookup(look_up_time(log.partition, NOW_MS + 1000, Isolation.READ_COMMITTED))[0] == 0
     log.partition.deletion.delete_records(1)
-    assert run_lookup(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
-    assert run_lookup(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
+    assert run_lookup(look_up_time(log.partition, NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
+    assert run_lookup(look_up_time(log.partition, NOW_MS + 501, Isolation.READ_COMMITTED)) is None
 
 
 @pytest.mark.parametrize("step", [2, 3, 100])
@@ -632,12 +635,12 @@ def test_runs_in_which_a_time_is_not_found_are_passed_over_step_by_step(monkeypa
     log.plain()
     log.sync()
     last = log.expected()[-1][0]
-    assert run_lookup(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 0
+    assert run_lookup(look_up_time(log.partition, NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 0
     log.partition.deletion.delete_records(1)
-    steps = list(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))
+    steps = list(look_up_time(log.partition, NOW_MS + 500, Isolation.READ_COMMITTED))
     assert (len(steps) > 3) == (step < 4)
-    assert run_lookup(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == last
-    assert run_lookup(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
+    assert run_lookup(look_up_time(log.partition, NOW_MS + 500, Isolation.READ_COMMITTED))[0] == last
+    assert run_lookup(look_up_time(log.partition, NOW_MS + 501, Isolation.READ_COMMITTED)) is None
 
 
 def test_records_without_a_time_are_not_the_newest():
@@ -645,7 +648,7 @@ def test_records_without_a_time_are_not_the_newest():
     log.partition.append(encode_batch([Record(0, -1, None, b"x")]), now_ms=log.now_ms)
     log.sync()
     assert log.fetched(0)[0] == [(0, b"x")]
-    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+    assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED)) is None
 
 
 def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_with_the_index(monkeypatch):

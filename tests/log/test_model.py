@@ -25,6 +25,7 @@ from stablelog.log.partition import Isolation, MarkerWrite
 from stablelog.log.producer_state.producers import BATCHES_KEPT
 from stablelog.log.search import times as lookups
 from stablelog.log.search.times import run_lookup
+from stablelog.log.time_lookup import look_up_newest, look_up_time
 from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, aborted_in
@@ -281,9 +282,9 @@ class History(RuleBasedStateMachine):
         time = data.draw(near) + data.draw(st.integers(-1, 1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lookups, "STEP_COUNT_MAX", (1, 2, 5, 1000)[time % 4])
-            found = run_lookup(self.partition.look_up_time(time, isolation))
+            found = run_lookup(look_up_time(self.partition, time, isolation))
             assert (found and found[:2]) == self.known.first_at_or_after(time, self.start, limit)
-            found = run_lookup(self.partition.look_up_newest(isolation))
+            found = run_lookup(look_up_newest(self.partition, isolation))
             assert (found and found[:2]) == self.known.greatest_time(self.start, limit)
 
     # -- what always holds -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.proof import DamagedBatch
+from stablelog.log.time_lookup import look_up_time
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.test_damage import path_of
 from tests.log.test_partition import EVERY
@@ -144,7 +145,7 @@ def test_a_read_passes_over_segments_from_which_everything_was_compacted():
             assert found.start_offset == start
     for time in range(-1, 43):
         for isolation in Isolation:
-            found = run_lookup(partition.look_up_time(NOW_MS + time, isolation))
+            found = run_lookup(look_up_time(partition, NOW_MS + time, isolation))
             first = next((offset for offset in there if offset >= time), None)
             assert (found and found[0]) == first
     partition.close(clean=False)

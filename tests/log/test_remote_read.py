@@ -1,7 +1,5 @@
 """Reads that begin in the remote tier of a log and go on in its local segments."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from stablelog.batch.header import headers_in
@@ -72,13 +70,16 @@ def test_an_uncommitted_reader_needs_no_aborted_transactions():
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_if_the_search_is_not_complete_it_goes_on_in_the_local_segments(is_complete):
-    asked = []
-    segments = SimpleNamespace(
-        aborted=lambda start, end: asked.append((start, end)) or [AbortedTxn(8, 2, 9, 10)]
-    )
-    found = read(Remote(Slice([batch(0, 4)], 1, 4, None), [ABORTED], is_complete=is_complete), segments)
-    assert asked == ([] if is_complete else [(4, 4)])
+def test_if_the_search_is_not_complete_it_goes_on_in_the_local_segments(is_complete, monkeypatch):
+    local, asked = object(), []
+
+    def find_aborted(segments, start, end):
+        asked.append((segments, start, end))
+        return [AbortedTxn(8, 2, 9, 10)], True
+
+    monkeypatch.setattr("stablelog.log.remote_read.find_aborted", find_aborted)
+    found = read(Remote(Slice([batch(0, 4)], 1, 4, None), [ABORTED], is_complete=is_complete), local)
+    assert asked == ([] if is_complete else [(local, 4, 4)])
     assert len(found.aborted) == 1 + (not is_complete)
 
 

@@ -9,6 +9,7 @@ from stablelog.log.partition import Isolation
 from stablelog.log.search import times as lookups
 from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.segment import Segment
+from stablelog.log.time_lookup import look_up_newest, look_up_time
 from tests.log.test_partition import plain
 from tests.log.timeline import NOW_MS, Log
 
@@ -20,12 +21,12 @@ def test_lookups_by_time_end_at_what_the_reader_sees():
     log.partition.append(plain(400), now_ms=NOW_MS)
     log.write("P1")
     committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
-    assert run_lookup(log.partition.look_up_time(150, committed)) == (1, 200, 0)
-    assert run_lookup(log.partition.look_up_time(301, committed)) == (3, 400, 0)
-    assert run_lookup(log.partition.look_up_time(401, committed)) is None
-    assert run_lookup(log.partition.look_up_time(401, uncommitted)) == (4, NOW_MS, 0)
-    assert run_lookup(log.partition.look_up_newest(committed)) is None
-    assert run_lookup(log.partition.look_up_newest(uncommitted))[0] == 4
+    assert run_lookup(look_up_time(log.partition, 150, committed)) == (1, 200, 0)
+    assert run_lookup(look_up_time(log.partition, 301, committed)) == (3, 400, 0)
+    assert run_lookup(look_up_time(log.partition, 401, committed)) is None
+    assert run_lookup(look_up_time(log.partition, 401, uncommitted)) == (4, NOW_MS, 0)
+    assert run_lookup(look_up_newest(log.partition, committed)) is None
+    assert run_lookup(look_up_newest(log.partition, uncommitted))[0] == 4
     assert log.partition.visible_end(committed) == 4
 
 
@@ -43,13 +44,13 @@ def test_a_marker_is_no_record_to_a_lookup_by_time():
     log = event_log(10)
     for isolation in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED):
         for number in range(10):
-            found = run_lookup(log.partition.look_up_time(NOW_MS - 1_000_000 + number, isolation))
+            found = run_lookup(look_up_time(log.partition, NOW_MS - 1_000_000 + number, isolation))
             assert found[:2] == (2 * number, NOW_MS - 1_000_000 + number)
-        assert run_lookup(log.partition.look_up_time(NOW_MS - 1_000, isolation)) is None
-        assert run_lookup(log.partition.look_up_newest(isolation))[:2] == (18, NOW_MS - 999_991)
+        assert run_lookup(look_up_time(log.partition, NOW_MS - 1_000, isolation)) is None
+        assert run_lookup(look_up_newest(log.partition, isolation))[:2] == (18, NOW_MS - 999_991)
     log.partition.deletion.delete_records(19)
-    assert run_lookup(log.partition.look_up_time(0, Isolation.READ_COMMITTED)) is None
-    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+    assert run_lookup(look_up_time(log.partition, 0, Isolation.READ_COMMITTED)) is None
+    assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED)) is None
 
 
 @pytest.fixture
@@ -85,18 +86,18 @@ def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice
     log = event_log(200, segment_bytes=3000, index_interval_bytes=200)
     assert len(log.partition.segments()) > 5
     late = NOW_MS - 1_000
-    found, step_count, count = steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED))
+    found, step_count, count = steps_of(look_up_time(log.partition, late, Isolation.READ_COMMITTED))
     assert (found, step_count) == (None, 19)
     assert count <= 400 + 20
     # What was walked is known: no record in it is later than the last one's time.
-    assert steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED)) == (None, 0, 0)
-    found, step_count, count = steps_of(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    assert steps_of(look_up_time(log.partition, late, Isolation.READ_COMMITTED)) == (None, 0, 0)
+    found, step_count, count = steps_of(look_up_newest(log.partition, Isolation.READ_COMMITTED))
     assert found[:2] == (398, NOW_MS - 999_801)
     assert count < 50
     log.append(1, time_ms=NOW_MS - 500)
     log.end(1, commit=True)
     log.sync()
-    found, step_count, count = steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED))
+    found, step_count, count = steps_of(look_up_time(log.partition, late, Isolation.READ_COMMITTED))
     assert (found[0], count) == (400, 1)
 
 
@@ -120,18 +121,18 @@ def test_lookups_in_any_order_find_what_a_search_of_all_records_finds(seed, monk
             )
         start, asked = log.partition.start_offset, NOW_MS + chance.randint(-25, 45)
         known = [(offset, time_ms) for time_ms, offset in rows if offset >= start]
-        found = run_lookup(log.partition.look_up_time(asked, Isolation.READ_UNCOMMITTED))
+        found = run_lookup(look_up_time(log.partition, asked, Isolation.READ_UNCOMMITTED))
         wanted = next((row for row in known if row[1] >= asked), None)
         assert (found and found[:2]) == wanted
         if chance.random() < 0.1:  # it walks everything
-            newest = run_lookup(log.partition.look_up_newest(Isolation.READ_UNCOMMITTED))
+            newest = run_lookup(look_up_newest(log.partition, Isolation.READ_UNCOMMITTED))
             assert newest[:2] == next(row for row in known if row[1] == max(time_ms for _, time_ms in known))
 
 
 def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(monkeypatch):
     log = event_log(200, segment_bytes=3000)
     monkeypatch.setattr(lookups, "STEP_COUNT_MAX", 20)
-    lookup = log.partition.look_up_time(NOW_MS - 1_000_000 + 150, Isolation.READ_COMMITTED)
+    lookup = look_up_time(log.partition, NOW_MS - 1_000_000 + 150, Isolation.READ_COMMITTED)
     next(lookup)
     log.partition.deletion.delete_records(250)
     log.partition.deletion.remove_deleted(NOW_MS)
@@ -141,14 +142,14 @@ def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(
 def test_the_greatest_time_behind_the_log_start_is_found_in_steps(steps_of):
     log = event_log(200)
     log.partition.deletion.delete_records(7)
-    found, step_count, _ = steps_of(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    found, step_count, _ = steps_of(look_up_newest(log.partition, Isolation.READ_COMMITTED))
     assert found[:2] == (398, NOW_MS - 999_801)
     assert step_count >= 400 // 20
 
 
 def test_the_greatest_time_of_a_log_that_no_lookup_has_walked_is_found_in_steps(steps_of):
     log = event_log(200, segment_bytes=3000)
-    found, step_count, count = steps_of(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    found, step_count, count = steps_of(look_up_newest(log.partition, Isolation.READ_COMMITTED))
     assert found[:2] == (398, NOW_MS - 999_801)
     assert step_count >= 400 // 21
     assert count < 400 + 2 * step_count + 50
@@ -158,7 +159,7 @@ def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_step
     monkeypatch.setattr(lookups, "STEP_COUNT_MAX", 20)
     log = event_log(200, segment_bytes=3000)
     log.partition.deletion.delete_records(7)
-    lookup = log.partition.look_up_newest(Isolation.READ_COMMITTED)
+    lookup = look_up_newest(log.partition, Isolation.READ_COMMITTED)
     next(lookup)
     log.partition.deletion.delete_records(250)
     log.partition.deletion.remove_deleted(NOW_MS)
@@ -173,8 +174,8 @@ def test_a_large_batch_is_looked_into_by_the_caller_of_a_lookup():
     log.sync()
     log.partition.deletion.delete_records(1)
     for lookup, found in (
-        (log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED), (500, NOW_MS + 500)),
-        (log.partition.look_up_newest(Isolation.READ_COMMITTED), (last, NOW_MS + last)),
+        (look_up_time(log.partition, NOW_MS + 500, Isolation.READ_COMMITTED), (500, NOW_MS + 500)),
+        (look_up_newest(log.partition, Isolation.READ_COMMITTED), (last, NOW_MS + last)),
     ):
         given, done = 0, None
         with pytest.raises(StopIteration) as end:
@@ -191,6 +192,6 @@ def test_the_greatest_time_is_one_that_can_be_read():
     log.partition.append(plain(NOW_MS + 5, NOW_MS + 3), now_ms=NOW_MS)
     log.partition.append(plain(NOW_MS + 1), now_ms=NOW_MS)
     log.sync()
-    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (0, NOW_MS + 5)
+    assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED))[:2] == (0, NOW_MS + 5)
     log.partition.deletion.delete_records(1)
-    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (1, NOW_MS + 3)
+    assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED))[:2] == (1, NOW_MS + 3)

@@ -7,6 +7,7 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import Isolation, LogConfig, MarkerWrite
+from stablelog.log.search.aborts import find_aborted
 from stablelog.testing.sim_disk import SimDisk
 
 DIRECTORY = Path("/data/t-0")
@@ -105,7 +106,7 @@ class Log:
 
 def aborted_in(partition, start, end):
     """The aborted transactions with offsets in [start, end), in the order of their markers."""
-    return tuple(partition.log.segments.aborted(start, end)) if start < end else ()
+    return tuple(find_aborted(partition.log.segments, start, end)[0]) if start < end else ()
 
 
 def write(words, **config):

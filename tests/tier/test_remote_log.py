@@ -16,6 +16,7 @@ from stablelog.errors import (
     UnavailableError,
 )
 from stablelog.log.partition import Isolation
+from stablelog.log.time_lookup import look_up_time
 from stablelog.tier.names import INDEXES, LOG
 from stablelog.tier.remote_log import RemoteLog
 from tests.log.timeline import NOW_MS, Log, aborted_in
@@ -104,7 +105,7 @@ def test_a_reader_may_begin_anywhere_and_time_is_found_in_both_tiers(words, numb
 def _looked_up(plain, timestamp_ms, isolation):
     from stablelog.log.search.times import run_lookup
 
-    return run_lookup(plain.partition.look_up_time(timestamp_ms, isolation))
+    return run_lookup(look_up_time(plain.partition, timestamp_ms, isolation))
 
 
 def filled(aborting=(), count=100, *, chunk_size=4 << 20, per_segment=3):

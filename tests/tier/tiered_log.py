@@ -9,6 +9,7 @@ from stablelog.errors import NotLoadedError
 from stablelog.log.compaction.aborted_data import without_aborted
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import run_lookup
+from stablelog.log.time_lookup import look_up_time
 from stablelog.tier.copy_rules import copied_segment, copyable, epochs_up_to, other_files
 from stablelog.tier.cut_points import encode_cut_points
 from stablelog.tier.index_object import IndexKind, directory_crc, encode_indexes
@@ -168,7 +169,7 @@ class Tier:
         )
 
     def look_up_time(self, timestamp_ms, isolation=Isolation.READ_COMMITTED):
-        return self.loading(lambda: run_lookup(self.partition.look_up_time(timestamp_ms, isolation)))
+        return self.loading(lambda: run_lookup(look_up_time(self.partition, timestamp_ms, isolation)))
 
     def drop_local(self):
         """Apply local retention that keeps nothing that is in the store."""

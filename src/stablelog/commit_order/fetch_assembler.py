@@ -135,7 +135,7 @@ class FetchAssembler:
             self._request_readahead(log, extents)
         data = log.view(0, max(extents.ends))
         extents, damage = split_extents(data, extents, self.start)
-        if segment.damaged_batches:
+        if segment.proof.damaged_batches:
             extents, known_damage = _before_damage(segment, extents)
             damage = known_damage or damage
         has_room = self._add(data, extents)

@@ -6,6 +6,7 @@ transaction verification refuses a batch, the state remembers the sequence numbe
 Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from crc32c import crc32c
@@ -187,8 +188,12 @@ def plan_append(
             open_record_count_max=POSITION_COUNT_MAX if config.is_commit_ordered else None,
         )
         if kept is not None:
-            time_ms = kept.timestamp_ms if config.is_log_append_time else -1
-            return Appended(kept.first_offset, kept.last_offset, time_ms, duplicate=True)
+            return Appended(
+                kept.first_offset,
+                kept.last_offset,
+                kept.timestamp_ms if config.is_log_append_time else -1,
+                duplicate=True,
+            )
     if is_client and needs_records(config) and not are_records_checked:
         check_records(header, batch, log.topic, config, wall_ms)
     if is_client and header.is_transactional and transaction_check is not None:
@@ -212,8 +217,9 @@ def is_next(log: OpenLog, header: BatchHeader, *, require_first_sequence_zero: b
     if not header.has_producer:
         return True
     try:
-        is_first_zero = log.end_offset == 0 or require_first_sequence_zero
-        kept = log.log.producers.check_batch(header, require_first_sequence_zero=is_first_zero)
+        kept = log.log.producers.check_batch(
+            header, require_first_sequence_zero=log.end_offset == 0 or require_first_sequence_zero
+        )
     except RefusedError:
         return False
     return kept is None
@@ -246,8 +252,11 @@ def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
             )
         end_offset = header.next_offset
         batch = memoryview(batches)[position : position + header.size]
-        marker = read_marker(batch) if header.is_control else None
-        planned.append(PlannedBatch(header, batch[: HEADER.size], (batch,), marker))
+        planned.append(
+            PlannedBatch(
+                header, batch[: HEADER.size], (batch,), read_marker(batch) if header.is_control else None
+            )
+        )
     if not planned:
         raise DamageError(f"the {len(batches)} bytes that were copied contain no whole batch")
     return planned
@@ -318,8 +327,5 @@ def count_fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
     A segment spans at most `relative_offset_max` offsets. This limit matters in commit-ordered topics, where one commit
     marker may take millions of offsets.
     """
-    base_offset = batches[0].header.base_offset
-    count = len(batches)
-    while count > 1 and batches[count - 1].header.last_offset - base_offset > relative_offset_max:
-        count -= 1
-    return count
+    last_max = batches[0].header.base_offset + relative_offset_max
+    return max(1, bisect_right(batches, last_max, key=lambda batch: batch.header.last_offset))

@@ -95,12 +95,9 @@ class PartitionDirectory:
         name = f"{offset:020d}{PRODUCERS}"
         with contextlib.suppress(FileNotFoundError, DamageError):
             head = self.listing.head(name)
-            is_whole = len(head) < SMALL_SIZE
-            return (
-                decode_producers(head)
-                if is_whole
-                else read_producers(self.listing.disk, self.listing.path(name))
-            )
+            if len(head) < SMALL_SIZE:
+                return decode_producers(head)
+            return read_producers(self.listing.disk, self.listing.path(name))
         return None
 
     def kafka_producers(self, offset: int, now_ms: int) -> ProducerTable | None:

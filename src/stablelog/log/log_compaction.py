@@ -12,6 +12,7 @@ from stablelog.log.compaction.policy import count_cleanable, is_dirty_enough
 from stablelog.log.compaction.rewriter import Cleaned, Pass, discard_cleaned
 from stablelog.log.files.names import LOG, SegmentName
 from stablelog.log.open_log import OpenLog
+from stablelog.log.search.aborts import find_aborted
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.replacement import begin_swap, finish_swap
 from stablelog.log.segments.sealed_segment import SealedSegment
@@ -85,7 +86,7 @@ class LogCompaction:
             self._disk,
             partition.directory,
             summaries,
-            spanning=segments.aborted(end_offset, end_offset),
+            spanning=find_aborted(segments, end_offset, end_offset)[0],
             producers=partition.log.producers.packed_copy(),
             first_dirty_offset=max(self.first_dirty_offset, partition.start_offset),
             config=partition.config,

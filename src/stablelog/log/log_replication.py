@@ -87,22 +87,13 @@ class LogReplication:
                 f"the log of {partition.topic}-{partition.index} cannot be truncated to offset {offset}: it begins at offset {partition.start_offset}"
             )
         end_offset, position, segment, later = partition.log.segments.find_truncation(offset)
-        self._lower_starts(end_offset)
+        # The recorded starts of the log and of its commit-ordered view are moved back before the log is cut.
+        if end_offset < partition.start_offset:
+            partition.move_start(end_offset)
+        view = partition.view
+        if view is not None and self._order is not None and end_offset < view.start_offset:
+            self._order.write_start(partition, end_offset)
         self._are_epochs_checked = False
         partition.reload(
             end_offset, partial(truncate_files, self._disk, partition.directory, segment, position, later)
         )
-
-    def _lower_starts(self, end_offset: int) -> None:
-        """Before a truncation, move the recorded starts of the log and of its commit-ordered view back to the new end,
-        if they are after it.
-        """
-        partition = self._partition
-        if end_offset < partition.start_offset:
-            partition.move_start(end_offset)
-        if (
-            partition.view is not None
-            and self._order is not None
-            and end_offset < partition.view.start_offset
-        ):
-            self._order.write_start(partition, end_offset)

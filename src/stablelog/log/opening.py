@@ -67,15 +67,6 @@ def open_partition(
     if listing is None:
         disk.make_dir(directory)
         listing = Listing(disk, directory)
-    known = Known(
-        is_clean=clean,
-        is_established=is_established,
-        log_start_offset=log_start_offset,
-        recovery_point=recovery_point,
-        leader_epoch=leader_epoch,
-        gapless_epoch=gapless_epoch,
-        now_ms=now_ms,
-    )
     return Partition(
         disk,
         directory,
@@ -84,7 +75,15 @@ def open_partition(
         partition=partition,
         open_files=OpenFiles() if open_files is None else open_files,
         order=order,
-        known=known,
+        known=Known(
+            is_clean=clean,
+            is_established=is_established,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            leader_epoch=leader_epoch,
+            gapless_epoch=gapless_epoch,
+            now_ms=now_ms,
+        ),
         listing=listing,
         progress=progress,
         first_dirty_offset=first_dirty_offset,

@@ -29,11 +29,9 @@ from stablelog.log.offset_read import read_from_offset
 from stablelog.log.record_deletion import RecordDeletion
 from stablelog.log.recovery import Known, RemovedTail, recover
 from stablelog.log.remote_tier import RemoteTier
-from stablelog.log.search.times import Lookup
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 from stablelog.log.sync_work import SyncWork
-from stablelog.log.time_lookup import look_up_newest, look_up_time
 from stablelog.log.view import Order, Progress, View
 from stablelog.log.writer import LogWriter
 
@@ -114,8 +112,13 @@ class Partition:
             self._order.check_formats(listing)
         if RESTORED_FILE in listing:
             self.restored = read_restored(self._disk, self.directory)
-        interval = self.config.index_interval_bytes
-        found = recover(listing, self.open_files, known, index_interval=interval, progress=progress)
+        found = recover(
+            listing,
+            self.open_files,
+            known,
+            index_interval=self.config.index_interval_bytes,
+            progress=progress,
+        )
         self._now_ms = known.now_ms  # the time of the broker's clock at the last append, or at the open
         self.removed_tails: tuple[RemovedTail, ...] = tuple(found.removed_tails)
         self.log = log = LogWriter(
@@ -271,8 +274,11 @@ class Partition:
         if isinstance(plan, Appended):
             return plan
         self.log.write_batches((plan,), self.config, now_ms)
-        time_ms = wall_ms if self.config.is_log_append_time else -1
-        return Appended(plan.header.base_offset, plan.header.last_offset, time_ms)
+        return Appended(
+            plan.header.base_offset,
+            plan.header.last_offset,
+            wall_ms if self.config.is_log_append_time else -1,
+        )
 
     def _is_of_lost_broker(self, batch: Buffer) -> bool:
         """Whether a batch has a producer id that a broker may have assigned before its disk was lost. Earlier batches
@@ -329,14 +335,6 @@ class Partition:
         """
         self.availability.check_usable()
         return read_from_offset(self, start, size_max, isolation, at_least_one=at_least_one)
-
-    def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
-        """Find the first record with this timestamp or a later one: see `log.time_lookup.look_up_time`."""
-        return look_up_time(self, timestamp_ms, isolation)
-
-    def look_up_newest(self, isolation: Isolation) -> Lookup:
-        """Find the first record with the greatest timestamp: see `log.time_lookup.look_up_newest`."""
-        return look_up_newest(self, isolation)
 
     # -- durability --------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Source: KIP-98.
 """
 
 from stablelog.log.model import Slice
+from stablelog.log.search.aborts import find_aborted
 from stablelog.log.segments.segments import LogSegments
 
 # A read ends after this number of abort markers, because a list of more aborted transactions would hold the event loop
@@ -55,7 +56,7 @@ def read(
         assert beyond is None or beyond.base_offset >= limit, "a limit lies between batches"
         # If there is no batch beyond the limit, compaction has removed all batches from there to the segment's end.
         end_position, end_offset = segment.size if beyond is None else beyond.position, limit
-    if segment.damaged_batches:
+    if segment.proof.damaged_batches:
         segment.check_undamaged(found.position, found.position + found.size)
         damaged = segment.damaged_behind(found.position)
         if damaged is not None and damaged.position < end_position:
@@ -63,5 +64,5 @@ def read(
     data = segment.log.view(found.position, end_position - found.position)
     if not committed:
         return Slice([data], start, end_offset, None)
-    aborted = segments.aborted(max(start, found.base_offset), end_offset)
+    aborted, _ = find_aborted(segments, max(start, found.base_offset), end_offset)
     return Slice([data], start, end_offset, tuple(aborted))

@@ -6,6 +6,7 @@ from stablelog.batch.header import HEADER, read_header
 from stablelog.log.model import Slice
 from stablelog.log.read import read
 from stablelog.log.remote_tier import RemoteTier
+from stablelog.log.search.aborts import find_aborted
 from stablelog.log.segments.segments import LogSegments
 
 
@@ -44,8 +45,14 @@ def read_remote(
     if (
         not found.buffers and found.end_offset > start
     ):  # No batch is left from `start` to the end of the store.
-        begin = max(found.end_offset, local_start)
-        rest = read(segments, begin, limit, size_max, committed=committed, at_least_one=at_least_one)
+        rest = read(
+            segments,
+            max(found.end_offset, local_start),
+            limit,
+            size_max,
+            committed=committed,
+            at_least_one=at_least_one,
+        )
         return replace(rest, start_offset=start)
     if not committed:
         return found
@@ -56,5 +63,6 @@ def read_remote(
         first = max(first, read_header(head).base_offset)
     aborted, is_complete = remote.aborted_in(first, end) if found.buffers else ([], True)
     if not is_complete:
-        aborted = aborted + segments.aborted(max(first, remote.end_offset), end)
+        local, _ = find_aborted(segments, max(first, remote.end_offset), end)
+        aborted = aborted + local
     return replace(found, aborted=tuple(aborted))

@@ -31,7 +31,8 @@ class SyncWork:
         directory: the directory that is synced next; None if no file was created in it.
         writes: the files that are written last, in this order, because they describe a durable log. The files of one
             entry are written together.
-        release: the base offsets of sealed segments whose files can be closed afterwards.
+        release: the base offsets of sealed segments that become durable. Their files can then be closed, and they can be
+            deleted or copied to an object store.
         unwritten: the entries of `writes` that `run` could not write.
         failure: the error because of which `run` has not written all of `writes`; None if all are written.
         sync_failure: the error of the sync that failed in `run`. It stays, because the operating system reports a lost
@@ -65,13 +66,6 @@ class SyncWork:
     def is_large(self) -> bool:
         """Whether this `SyncWork` writes so many bytes that it would block the event loop for too long."""
         return sum(len(content) for files in self.writes for content in files.values()) > LARGE_SIZE
-
-    @property
-    def is_sealing(self) -> bool:
-        """Whether this `SyncWork` makes a sealed segment durable. A sealed segment can be deleted, or copied to an
-        object store, only after it has become durable.
-        """
-        return bool(self.release)
 
     def run(self) -> None:
         """Sync the files and the directory, and then write the files that describe the log.
@@ -163,14 +157,13 @@ class PendingSync:
             names_changed |= segment.growing.names_changed
             segment.growing.names_changed = False
         end_offset = segments.active.end_offset
-        files = [
-            file
-            for segment in grown
-            for file in segment.files_to_sync(log=synced_offset < end_offset, indexes=with_indexes)
-        ]
         work = SyncWork(
             end_offset=end_offset,
-            files=files,
+            files=[
+                file
+                for segment in grown
+                for file in segment.files_to_sync(log=synced_offset < end_offset, indexes=with_indexes)
+            ],
             disk=self._disk,
             directory=self._directory if names_changed else None,
             writes=writes,

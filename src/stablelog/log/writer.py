@@ -16,10 +16,11 @@ from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.names import SUMMARY, SegmentName
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig, OpenTxn, PlannedBatch
-from stablelog.log.producer_state.producers import EndedTxn, Producers
+from stablelog.log.producer_state.producers import Producers
 from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.recovery import Recovered
 from stablelog.log.recovery.epoch_check import epoch_at
+from stablelog.log.search.aborts import find_aborted
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.segments import LogSegments
@@ -102,7 +103,16 @@ class LogWriter:
         if len(batches) > 1:
             size = sum(batch.header.size for batch in batches)
             buffers = tuple(buffer for batch in batches for buffer in batch.buffers)
-        self._roll_if_needed(size, batches[-1].header.last_offset, config, now_ms)
+        active = self.segments.active
+        if active.size == 0:
+            active.created_ms = now_ms
+        elif (
+            not active.has_room(
+                size, batches[-1].header.last_offset, config.segment_bytes, config.segment_index_bytes
+            )
+            or now_ms - active.created_ms > config.segment_ms
+        ):
+            self.roll(now_ms)
         segment, availability = self.segments.active, self._availability
         try:
             position = segment.append(buffers)
@@ -123,29 +133,16 @@ class LogWriter:
                 header.has_producer
                 and (txn := self.producers.apply_batch(header, marker, now_ms)) is not None
             ):
-                self._end(segment, txn)
+                if txn.aborted is None:
+                    segment.committed_count += txn.record_count
+                else:
+                    segment.index_aborted(txn.aborted)
+                    segment.growing.write_new_aborted()
+                self.producers.end_transaction(txn)
         self.snapshots.count_appended(size)
         availability.is_writing = False
 
-    def _end(self, segment: GrowingSegment, txn: EndedTxn) -> None:
-        if txn.aborted is None:
-            segment.committed_count += txn.record_count
-        else:
-            segment.index_aborted(txn.aborted)
-            segment.growing.write_new_aborted()
-        self.producers.end_transaction(txn)
-
     # -- roll --------------------------------------------------------------------------------------------------
-
-    def _roll_if_needed(self, size: int, last_offset: int, config: LogConfig, now_ms: int) -> None:
-        active = self.segments.active
-        if active.size == 0:
-            active.created_ms = now_ms
-        elif (
-            not active.has_room(size, last_offset, config.segment_bytes, config.segment_index_bytes)
-            or now_ms - active.created_ms > config.segment_ms
-        ):
-            self.roll(now_ms)
 
     def roll(self, now_ms: int) -> None:
         """Seal the growing segment and begin a new one. Do nothing if the segment is empty.
@@ -157,8 +154,7 @@ class LogWriter:
         active = self.segments.active
         if active.size == 0:
             return
-        active.complete_time_index()
-        active.growing.write_files()
+        active.write_complete_indexes()
         fresh = GrowingSegment.create(self._disk, SegmentName.of(self._directory, active.end_offset))
         fresh.created_ms = now_ms
         sealed = active.seal(self.producers.first_open_offset(active.end_offset), self._open_files)
@@ -279,7 +275,7 @@ class LogWriter:
         A marker that is not synced does not count: with `stablelog.flush=os`, a power failure may remove it, and the
         transaction would be open again.
         """
-        found = self.segments.aborted(end_offset, end_offset)
+        found, _ = find_aborted(self.segments, end_offset, end_offset)
         return [txn for txn in found if txn.last_offset < self.synced_offset]
 
     # -- close -------------------------------------------------------------------------------------------------
@@ -301,8 +297,7 @@ class LogWriter:
         """
         active = self.segments.active
         needs_snapshot = self.snapshots.needs_snapshot(self.producers, active)
-        active.complete_time_index()
-        active.growing.write_files()
+        active.write_complete_indexes()
         self._pending_sync.are_indexes_written = True
         if needs_snapshot:
             self._snapshot()

@@ -219,7 +219,7 @@ def test_who_waits_for_the_proof_of_a_segment_that_was_replaced_asks_again(caplo
         def fails():
             log.compact()
             replaced.proof.damage = "its file is another one"
-            raise DamageError(replaced.damage)
+            raise DamageError(replaced.proof.damage)
             yield
 
         with pytest.raises(UnavailableError, match="deleted or compacted"):

@@ -21,6 +21,7 @@ from stablelog.log.model import LogConfig
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import run_lookup
 from stablelog.log.segments.replacement import begin_swap
+from stablelog.log.time_lookup import look_up_newest, look_up_time
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.testing.sim_faults import SimulatedCrash
@@ -357,7 +358,7 @@ def test_the_greatest_time_is_found_when_its_record_is_gone():
     log.now_ms -= 100
     log.write("P2:x=1 P2c")
     log.compact()
-    assert run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is not None
+    assert run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED)) is not None
 
 
 # -- crashes and random histories ------------------------------------------------------------------------------
@@ -403,11 +404,11 @@ def times_are_found(log):
     ]
     for time in sorted({time for _, time in left}):
         first = next(record for record in left if record[1] >= time)
-        found = run_lookup(log.partition.look_up_time(time, Isolation.READ_COMMITTED))
+        found = run_lookup(look_up_time(log.partition, time, Isolation.READ_COMMITTED))
         assert (found and found[:2]) == (first if first[0] < stable else None)
     greatest = max((time for _, time in left), default=-1)
     first = next((record for record in left if record[1] == greatest), None)
-    found = run_lookup(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    found = run_lookup(look_up_newest(log.partition, Isolation.READ_COMMITTED))
     assert (found and found[:2]) == (first if first and first[0] < stable else None)
 
 

@@ -60,18 +60,21 @@ def test_a_torn_entry_is_noticed():
 
 
 def test_a_long_row_of_aborts_behind_an_open_transaction_is_searched_without_looking_at_all(monkeypatch):
-    looked_at, first = 0, transaction_index.FIRST
+    looked_at, entry = 0, transaction_index.ENTRY
 
-    def unpack_from(entries, at):
+    def iter_unpack(rows):
         nonlocal looked_at
-        looked_at += 1
-        return first.unpack_from(entries, at)
+        for row in entry.iter_unpack(rows):
+            looked_at += 1
+            yield row
 
-    monkeypatch.setattr(transaction_index, "FIRST", SimpleNamespace(unpack_from=unpack_from))
+    counting = SimpleNamespace(iter_unpack=iter_unpack, pack=entry.pack, size=entry.size)
+    monkeypatch.setattr(transaction_index, "ENTRY", counting)
     made = TransactionIndex()
     for n in range(5000):
         made.append(AbortedTxn(1, 100 + 2 * n, 101 + 2 * n, 7))  # one transaction pins the stable offset at 7
     made.collect(10, 20)
+    assert looked_at == 5000, "once, for the tree of minima"
     looked_at = 0
     assert made.collect(10, 20) == ([], False)
     assert made.collect(10, 101)[0] == [AbortedTxn(1, 100, 101, 7)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stablelog.log.search.rows import AbortRows, SegmentRows
+from stablelog.log.search.rows import SegmentRows
 
 
 class Row(NamedTuple):
@@ -119,10 +119,17 @@ def test_the_growing_segment_is_looked_at_in_each_search():
     assert later.with_aborts(6, 20) == ([later[1]], False)
 
 
+class GrowingRows(SegmentRows):
+    def add(self, row):
+        self._row.append(row)
+        self.bases.append(row.base_offset)
+
+
 def test_rows_are_numbered_once_and_those_that_follow_are_added():
-    aborts = AbortRows()
-    aborts.extend([Row(0, 10, 10, 3), Row(10, 20, 20, None)])
-    aborts.extend([Row(20, 30, 30, 25)])
-    assert (aborts.count, aborts.stable_offset) == (3, 30)
-    assert list(aborts.search(0, 3, 100)) == [0, 2]
-    assert list(aborts.search(1, 3, 100)) == [2]
+    rows = GrowingRows([Row(0, 10, 10, 3), Row(10, 20, 20, None)])
+    assert rows.with_aborts(0, 100) == ([rows[0]], False)
+    rows.add(Row(20, 30, 30, 25))
+    for _ in range(2):
+        assert rows.with_aborts(0, 100) == ([rows[0], rows[2]], False)
+        assert rows.with_aborts(10, 100) == ([rows[2]], False)
+        assert rows.with_aborts(10, 30) == ([rows[2]], True)

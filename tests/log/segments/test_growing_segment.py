@@ -62,7 +62,7 @@ def test_what_is_found_out_about_the_file_of_a_growing_segment_is_known_when_it_
     damaged = DamagedBatch(0, growing.find(10).size, 10)
     sealed = growing.seal(growing.end_offset, OpenFiles())
     assert growing.add_damaged_batch(damaged)
-    assert sealed.damaged_batches == [damaged]
+    assert sealed.proof.damaged_batches == [damaged]
     assert sealed.is_same(growing)
     assert not sealed.is_same(SealedSegment(disk, NAME, sealed.summary, OpenFiles()))
     with pytest.raises(DamageError):

@@ -30,7 +30,7 @@ def test_a_damaged_batch_refuses_exactly_the_reads_that_touch_it():
     batches = [DamagedBatch(300, 50, 3), DamagedBatch(100, 20, 1), DamagedBatch(500, 1, 5)]
     assert [segment.add_damaged_batch(batch) for batch in batches] == [True] * 3
     assert [segment.add_damaged_batch(batch) for batch in batches] == [False] * 3
-    assert [batch.position for batch in segment.damaged_batches] == [100, 300, 500]
+    assert [batch.position for batch in segment.proof.damaged_batches] == [100, 300, 500]
     places = [0, 99, 100, 101, 119, 120, 121, 299, 300, 349, 350, 499, 500, 501, 600]
     for begin, end in itertools.combinations(places, 2):
         touched = [b for b in batches if set(range(begin, end)) & set(range(b.position, b.position + b.size))]

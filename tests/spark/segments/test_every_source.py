@@ -11,6 +11,7 @@ from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.log.model import Isolation
 from stablelog.log.search.times import run_lookup
+from stablelog.log.time_lookup import look_up_time
 from stablelog.spark.objects.kafka_tiers.partition import KafkaPartition
 from stablelog.spark.objects.kafka_tiers.segment import KafkaSegment
 from stablelog.spark.objects.tiered_partition import TieredPartition
@@ -175,7 +176,7 @@ def test_the_first_record_of_any_time_is_that_of_a_linear_scan(places):
     for _ in range(25):
         time = places.chance.choice(records)[1] + places.chance.randint(-1, 1)
         wanted = next((offset for offset, found in records if found >= time), None)
-        local = run_lookup(places.log.partition.look_up_time(time, Isolation.LOG_END))
+        local = run_lookup(look_up_time(places.log.partition, time, Isolation.LOG_END))
         assert (local and local[0]) == wanted
         for remote, loaded in ((places.log.remote, places.log.loaded), (places.early, places.early_loaded)):
             found = places.loading(loaded, lambda at=remote, time=time: run_lookup(at.look_up_time(time)))

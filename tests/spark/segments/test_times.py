@@ -14,6 +14,7 @@ from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import run_lookup
+from stablelog.log.time_lookup import look_up_time
 from stablelog.spark import count
 from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source import broker_log
@@ -228,7 +229,7 @@ def test_files_and_the_log_itself_find_the_same_in_any_history(seed, tmp_path):
             end = log.partition.visible_end(level)
             for time in sorted({time + more for _, time in records for more in (0, 1)}):
                 wanted = next((offset for offset, found in records if found >= time), end)
-                told = run_lookup(log.partition.look_up_time(time, level))
+                told = run_lookup(look_up_time(log.partition, time, level))
                 assert (end if told is None else told[0]) == min(wanted, end)
                 found = first_in_files(files, time, log.partition.start_offset, end)
                 assert (end if found is None else found) == min(wanted, end)

@@ -33,6 +33,7 @@ from stablelog.broker.topics.partition_state import COMMON, PARTITION_ERRORS
 from stablelog.errors import NotLoadedError, RefusedError, UnavailableError, UnprovenError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.search.times import Lookup
+from stablelog.log.time_lookup import look_up_newest, look_up_time
 from stablelog.security.api_rights import on_topic
 from stablelog.wire.api import ApiKey
 
@@ -174,8 +175,8 @@ def _boundary_offset(partition: Partition, timestamp: int, isolation: Isolation)
 
 def _start_lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Lookup:
     if timestamp == NEWEST_TIMESTAMP:
-        return partition.look_up_newest(isolation)
-    return partition.look_up_time(timestamp, isolation)
+        return look_up_newest(partition, isolation)
+    return look_up_time(partition, timestamp, isolation)
 
 
 async def _wait_for_markers(broker: Broker, request: "ListOffsetsRequest", context: Context) -> None:

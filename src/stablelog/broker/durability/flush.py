@@ -261,7 +261,7 @@ class GroupFlush:
         A sealed segment that lacks one of these files cannot be deleted, and is not copied to an object store. So the
         last quarter of the reserve may be used for it.
         """
-        while work.failure is not None and self._reserve.make_room(work.failure, frees=work.is_sealing):
+        while work.failure is not None and self._reserve.make_room(work.failure, frees=bool(work.release)):
             await in_thread_to_its_end(self._threads, work.write)
 
     def _write_view(self, partition: Partition) -> None:

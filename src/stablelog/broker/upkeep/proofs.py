@@ -100,7 +100,7 @@ class Proofs:
         del self._proofs[proof.partition, path]
         if isinstance(error, DamageError) or proof.partition.availability.is_closed:
             segments = [] if proof.partition.availability.is_closed else proof.partition.segments()
-            if any(segment.path(LOG) == path and segment.damage is not None for segment in segments):
+            if any(segment.path(LOG) == path and segment.proof.damage is not None for segment in segments):
                 log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
             else:
                 error = UnavailableError(f"{path} was deleted or compacted while it was proven")

@@ -291,7 +291,7 @@ class RemovalPass(Pass):
     def _run(self) -> Generator[Cleaned | None]:
         for segment in self._segments:
             spanning = [
-                *self._segments.aborted(segment.end_offset, segment.end_offset),
+                *self._find_aborted(segment.end_offset, segment.end_offset),
                 *(one for one in self._spanning if one.first_offset < segment.end_offset),
             ]
             if segment.summary.txnindex_size or spanning:

@@ -63,7 +63,7 @@ class Compaction(Pass):
         self.latest = LatestOffsets(max(first_dirty_offset, summaries[0].base_offset), key_count_max)
         self._rules = Rules(
             self.latest,
-            TransactionWalk(summaries[0].base_offset, spanning, self._segments.aborted),
+            TransactionWalk(summaries[0].base_offset, spanning, self._find_aborted),
             producers,
             now_ms=now_ms,
             delete_retention_ms=config.delete_retention_ms,
@@ -96,7 +96,7 @@ class Compaction(Pass):
     def _collect_latest(self) -> Iterator[None]:
         latest = self.latest
         first = self._segments.place_of(latest.start_offset)
-        walk = TransactionWalk(self._segments[first].base_offset, self._spanning, self._segments.aborted)
+        walk = TransactionWalk(self._segments[first].base_offset, self._spanning, self._find_aborted)
         for place in range(first, len(self._segments)):
             segment = self._segments[place]
             for header, batch in read_batches(segment, with_bodies=True):

@@ -19,12 +19,13 @@ from stablelog.log.compaction.policy import Kept
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY, SegmentName
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.search.aborts import find_aborted
+from stablelog.log.search.source import ReaderRows
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.proof import bad_crc
 from stablelog.log.segments.replacement import CLEANED
 from stablelog.log.segments.sealed_segment import SealedSegment
-from stablelog.log.segments.segments import SegmentFiles
 
 STEP_SIZE = 64 << 10  # about how many bytes of the log one step reads
 STEP_COUNT = 500  # how many batch headers one step reads, if it reads no bodies
@@ -198,7 +199,7 @@ class Pass(ABC):
         self._directory = directory
         self._spanning = spanning
         self._index_interval = index_interval
-        self._segments = SegmentFiles(open_segments(disk, directory, summaries))
+        self._segments = ReaderRows(open_segments(disk, directory, summaries))
 
     @property
     @abstractmethod
@@ -209,6 +210,10 @@ class Pass(ABC):
     @abstractmethod
     def outcome(self) -> str:
         """The result of the pass as text for a log line; empty if the pass has changed nothing."""
+
+    def _find_aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions with offsets in [start, end) whose markers are in the segments of the pass."""
+        return find_aborted(self._segments, start, end)[0]
 
     def cancel(self) -> None:
         """End `steps` before its next step. Another thread may call this."""

@@ -44,11 +44,15 @@ class IndexEntries:
         return memoryview(self._entries)[: self._count * self.ENTRY.size]
 
 
-def count_used(entry: struct.Struct, entries: Buffer) -> int:
-    """Count the entries in the bytes of an index file. Kafka preallocates index files, so zeros may follow the last
-    entry.
+class SparseIndex(IndexEntries):
+    """The entries of the offset index or the time index. The offsets are relative to the base offset of the segment.
+
+    Kafka preallocates these files, so zeros may follow the last entry.
     """
-    places = range(len(entries) // entry.size)
-    return bisect_left(
-        places, True, key=lambda place: not any(entry.unpack_from(entries, place * entry.size))
-    )
+
+    def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
+        unpack, size = self.ENTRY.unpack_from, self.ENTRY.size
+        places = range(len(entries) // size)
+        count = bisect_left(places, True, key=lambda place: not any(unpack(entries, place * size)))
+        super().__init__(entries, count)
+        self._base_offset = base_offset

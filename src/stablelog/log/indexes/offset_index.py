@@ -9,8 +9,7 @@ Format: docs/formats.md, "Offset index".
 
 import struct
 
-from stablelog.env.disk import Buffer
-from stablelog.log.indexes.index_entries import IndexEntries, count_used
+from stablelog.log.indexes.index_entries import SparseIndex
 
 ENTRY = struct.Struct(
     ">"
@@ -20,16 +19,14 @@ ENTRY = struct.Struct(
 OFFSET, POSITION = struct.Struct(">i"), struct.Struct(">4xi")
 
 
-class OffsetIndex(IndexEntries):
-    """The offset index of one segment: growing, or read from its file."""
+class OffsetIndex(SparseIndex):
+    """The offset index of one segment: growing, or read from its file.
+
+    Zeros at the end of the file are no entries. A real entry would be all zeros only for a first batch of one record,
+    and such a batch gets no entry.
+    """
 
     ENTRY = ENTRY
-
-    def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
-        # Zeros at the end of a preallocated file are no entries. A real entry would be all zeros only for a first batch
-        # of one record, and such a batch gets no entry.
-        super().__init__(entries, count_used(ENTRY, entries))
-        self._base_offset = base_offset
 
     def __getitem__(self, place: int) -> tuple[int, int]:
         """Return (offset, position) of the entry number `place`."""

@@ -1,5 +1,6 @@
 """The index files of a sealed segment: their check against the segment's summary, and their mapping into memory."""
 
+from contextlib import closing, suppress
 from pathlib import Path
 
 from crc32c import crc32c
@@ -49,10 +50,8 @@ def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> Transaction
     Raises:
         DamageError: the file does not match the segment's summary, so it is unknown which transactions were aborted.
     """
-    path = path_of(TXNINDEX)
-    content: Buffer | None = b""
-    if summary.txnindex_size:
-        content = _mapped(disk, path, summary.txnindex_size, summary.txnindex_crc)
+    path, size = path_of(TXNINDEX), summary.txnindex_size
+    content = _mapped(disk, path, size, summary.txnindex_crc) if size else b""
     if content is None:
         raise DamageError(f"{path} is damaged. Restart the broker, which then rebuilds the file from the log")
     return TransactionIndex(content)
@@ -60,14 +59,7 @@ def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> Transaction
 
 def _mapped(disk: Disk, path: Path, size: int, crc: int) -> Buffer | None:
     """Map an index file into memory. Return None if it is missing, or if its size or CRC is wrong."""
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        if file.size != size:
-            return None
-        content = file.view(0, size)
-    finally:
-        file.close()
-    return content if crc32c(content) == crc else None
+    with suppress(FileNotFoundError), closing(disk.open(path)) as file:
+        content = file.view(0, size) if file.size == size else None
+        return content if content is not None and crc32c(content) == crc else None
+    return None

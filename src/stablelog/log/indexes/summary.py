@@ -68,8 +68,10 @@ class Summary:
         """The sizes of the segment's three index files, and their CRCs: two tuples, each with a number for each file in
         the order of INDEX_SUFFIXES.
         """
-        sizes = self.index_size, self.timeindex_size, self.txnindex_size
-        return sizes, (self.index_crc, self.timeindex_crc, self.txnindex_crc)
+        return (
+            (self.index_size, self.timeindex_size, self.txnindex_size),
+            (self.index_crc, self.timeindex_crc, self.txnindex_crc),
+        )
 
     def encode(self) -> bytes:
         """Encode the content of a `.summary` file."""

@@ -8,8 +8,7 @@ Format: docs/formats.md, "Time index".
 
 import struct
 
-from stablelog.env.disk import Buffer
-from stablelog.log.indexes.index_entries import IndexEntries, count_used
+from stablelog.log.indexes.index_entries import SparseIndex
 
 ENTRY = struct.Struct(
     ">"
@@ -20,14 +19,10 @@ TIMESTAMP = struct.Struct(">q")
 NO_TIMESTAMP = -1  # the timestamp of batches without records, which get no entry
 
 
-class TimeIndex(IndexEntries):
+class TimeIndex(SparseIndex):
     """The time index of one segment: growing, or read from its file."""
 
     ENTRY = ENTRY
-
-    def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
-        super().__init__(entries, count_used(ENTRY, entries))
-        self._base_offset = base_offset
 
     def __getitem__(self, place: int) -> tuple[int, int]:
         """Return (timestamp, offset) of the entry number `place`."""

@@ -25,7 +25,7 @@ ENTRY = struct.Struct(
     "q"  # stable_offset: first offset of the oldest transaction that was open after this marker
 )
 VERSION = 0
-FIRST, LAST, STABLE = struct.Struct(">10xq"), struct.Struct(">18xq"), struct.Struct(">26xq")
+LAST, STABLE = struct.Struct(">18xq"), struct.Struct(">26xq")
 # Up to this number of entries, a search reads each of them. In more entries, it uses the tree of minima.
 SCAN_COUNT_MAX = 64
 # Up to this number of entries, a search also reads each of them if more entries are missing in the tree.
@@ -59,9 +59,6 @@ class TransactionIndex(IndexEntries):
 
     def __getitem__(self, place: int) -> AbortedTxn:
         return AbortedTxn._make(self._row(place)[1:])
-
-    def _first(self, place: int) -> int:
-        return int(FIRST.unpack_from(self._entries, place * ENTRY.size)[0])
 
     def _firsts(self, begin: int, end: int) -> Iterator[int]:
         rows = memoryview(self._entries)[begin * ENTRY.size : end * ENTRY.size]
@@ -99,7 +96,8 @@ class TransactionIndex(IndexEntries):
         # After a start, the tree of an index of a million entries would hold the event loop for longer than the search.
         is_tree_longer = self._count - len(self._minima) > count
         if count <= (LONG_SCAN_COUNT_MAX if is_tree_longer else SCAN_COUNT_MAX):
-            places: Iterable[int] = (place for place in range(low, high) if self._first(place) < end)
+            firsts = enumerate(self._firsts(low, high), low)
+            places: Iterable[int] = (place for place, first in firsts if first < end)
         else:
             self._minima.extend_to(self._count, self._firsts)
             places = self._minima.below(end, low, high)

@@ -30,10 +30,8 @@ def find_repeated(producer: ProducerEntry, header: BatchHeader) -> KeptBatch | N
     Returns:
         The remembered batch with the same sequence numbers, which the batch repeats; None if it is no duplicate.
     """
-    if producer.producer_epoch != header.producer_epoch:
-        return None
     is_open = producer.txn_first_offset != NO_TXN
-    if header.is_transactional != is_open:
+    if producer.producer_epoch != header.producer_epoch or header.is_transactional != is_open:
         return None
     last_sequence = header.last_sequence
     for kept in producer.batches:

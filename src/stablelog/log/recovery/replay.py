@@ -277,7 +277,7 @@ class _Replay:
         if self._epochs_lost:
             for _, header in segment.walk_unproven(0):
                 self._epochs.assign_epoch(header.leader_epoch, header.base_offset)
-        file = segment.growing_log
+        file = segment.opened_log()
         marks = self._plan.directory.header_crcs(segment.base_offset)
         self._latest_epoch, changed_size, damage = 0, 0, None
         try:
@@ -386,7 +386,7 @@ class _Replay:
             self._listing.disk.sync_dir(self._listing.directory)
         self._write_indexes(segment)
         segment.growing.close_files()
-        segment.growing_log.sync()
+        segment.opened_log().sync()
         self._listing.disk.sync_dir(self._listing.directory)
         segment.growing.names_changed = False
 

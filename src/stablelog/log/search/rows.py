@@ -9,6 +9,7 @@ offset* is the least first offset of the transactions whose abort markers are in
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from stablelog.log.indexes.minima import Minima
@@ -41,55 +42,6 @@ class SegmentRow(Protocol):
 Row = TypeVar("Row", bound=SegmentRow)
 
 
-class AbortRows:
-    """Index of the segments that may have abort markers. Segments are numbered in their order; those without abort
-    markers are left out.
-
-    Attributes:
-        count: how many segments were added.
-        stable_offset: the stable offset at the end of the last segment. If it is unknown, that of the segment before
-            counts.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.stable_offset = 0
-        self._numbers = array("q")
-        self._stable = array("q")  # for each number, the stable offset at the begin of the segment
-        self._minima = Minima()
-
-    def extend(self, rows: Iterable[SegmentRow]) -> None:
-        """Add the segments that follow the last one."""
-        least_offsets: list[int] = []
-        for row in rows:
-            least = row.least_aborted_offset
-            if least is not None:
-                least_offsets.append(least)
-                self._numbers.append(self.count)
-                self._stable.append(self.stable_offset)
-            known = row.stable_offset
-            self.stable_offset = self.stable_offset if known is None else known
-            self.count += 1
-        self._minima.extend_to(len(self._numbers), lambda _begin, _end: least_offsets)
-
-    def search(self, first: int, inner_end: int, end: int) -> Iterator[int]:
-        """Yield the numbers of the segments whose transaction indexes a reader up to offset `end` needs.
-
-        Args:
-            first: the number of the first segment.
-            inner_end: the segments before this number end at or before `end`.
-            end: the end of the reader's offsets, exclusive. The search ends with the first segment whose stable offset
-                reaches it.
-        """
-        begin = bisect_left(self._numbers, first)
-        # What was aborted in the segments [begin, after) began before `end`, because these segments end before it.
-        after = bisect_left(self._numbers, inner_end, begin)
-        last = bisect_left(self._stable, end, after)
-        yield from self._numbers[begin:after]
-        for place in self._minima.below(end, after, last):
-            yield self._numbers[place]
-
-
 class SegmentRows(Generic[Row]):
     """The segments of one partition, oldest first.
 
@@ -102,16 +54,32 @@ class SegmentRows(Generic[Row]):
     """
 
     # A broker has one of these objects for each partition, and reads thousands of them in one callback.
-    __slots__ = ("_aborts", "_dropped_count", "_grows", "_row", "bases")
+    __slots__ = (
+        "_dropped_count",
+        "_grows",
+        "_indexed_count",
+        "_minima",
+        "_numbers",
+        "_row",
+        "_stable",
+        "_stable_offset",
+        "bases",
+    )
 
     def __init__(self, rows: Iterable[Row], *, grows: bool = False) -> None:
         self._row = list(rows)
         self.bases = [row.base_offset for row in self._row]
         self._grows = grows
-        # How many segments were dropped from the beginning. `_aborts` numbers the segments as if these were still
-        # there.
+        # How many segments were dropped from the beginning. The index of abort markers numbers the segments as if these
+        # were still there.
         self._dropped_count = 0
-        self._aborts = AbortRows()
+        # The index of the segments that may have abort markers; those without abort markers are left out.
+        self._indexed_count = 0  # how many segments were added to the index
+        # The stable offset at the end of the last of these. If it is unknown, that of the segment before counts.
+        self._stable_offset = 0
+        self._numbers = array("q")
+        self._stable = array("q")  # for each number, the stable offset at the begin of the segment
+        self._minima = Minima()
 
     def __len__(self) -> int:
         return len(self._row)
@@ -135,12 +103,21 @@ class SegmentRows(Generic[Row]):
         """Yield the segments that end after an offset: the one that contains it, and all later ones."""
         return map(self._row.__getitem__, range(self.place_behind(offset), len(self._row)))
 
-    def index_aborts(self) -> AbortRows:
-        """Bring the index of abort markers up to date, and return it. For a long list of new segments, this takes long."""
-        known_count, final_count = self._aborts.count - self._dropped_count, len(self._row) - self._grows
-        if known_count < final_count:
-            self._aborts.extend(self._row[known_count:final_count])
-        return self._aborts
+    def index_aborts(self) -> None:
+        """Bring the index of abort markers up to date. For a long list of new segments, this takes long."""
+        known_count, final_count = self._indexed_count - self._dropped_count, len(self._row) - self._grows
+        if known_count >= final_count:
+            return
+        least_offsets: list[int] = []
+        for row in self._row[known_count:final_count]:
+            if row.least_aborted_offset is not None:
+                least_offsets.append(row.least_aborted_offset)
+                self._numbers.append(self._indexed_count)
+                self._stable.append(self._stable_offset)
+            if row.stable_offset is not None:
+                self._stable_offset = row.stable_offset
+            self._indexed_count += 1
+        self._minima.extend_to(len(self._numbers), lambda _begin, _end: least_offsets)
 
     def with_aborts(self, start: int, end: int) -> tuple[list[Row], bool]:
         """Find the segments whose transaction indexes a reader of the offsets [start, end) needs (KIP-1058).
@@ -153,13 +130,16 @@ class SegmentRows(Generic[Row]):
             The segments, and whether the search has ended. If it has not, later segments may have further aborted
             transactions of the range.
         """
-        row, aborts = self._row, self.index_aborts()
+        self.index_aborts()
         dropped = self._dropped_count
-        numbers = aborts.search(dropped + self.place_behind(start), dropped + self.place_of(end), end)
-        found = [row[number - dropped] for number in numbers]
-        if aborts.stable_offset >= end or not self._grows:
-            return found, aborts.stable_offset >= end
-        last = row[-1]
+        begin = bisect_left(self._numbers, dropped + self.place_behind(start))
+        # What was aborted in the segments [begin, after) began before `end`, because these segments end before it.
+        after = bisect_left(self._numbers, dropped + self.place_of(end), begin)
+        later = self._minima.below(end, after, bisect_left(self._stable, end, after))
+        found = [self._row[self._numbers[at] - dropped] for at in chain(range(begin, after), later)]
+        if self._stable_offset >= end or not self._grows:
+            return found, self._stable_offset >= end
+        last = self._row[-1]
         if (
             last.end_offset > start
             and last.least_aborted_offset is not None
@@ -167,12 +147,3 @@ class SegmentRows(Generic[Row]):
         ):
             found.append(last)
         return found, False
-
-    def _drop_first(self, count: int) -> list[Row]:
-        """Remove the oldest segments from the list, and return them."""
-        self.index_aborts()  # so that all segments have numbers
-        dropped = self._row[:count]
-        del self._row[:count]
-        del self.bases[:count]
-        self._dropped_count += count
-        return dropped

@@ -22,7 +22,7 @@ from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.search.batches import WALK_READ_SIZE
 from stablelog.log.segments.open_files import OpenFiles
 from stablelog.log.segments.sealed_segment import SealedSegment
-from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, LogProof, Segment
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 NO_CONTENTS: Final = (b"", b"", b"")
 
@@ -63,9 +63,10 @@ class GrowingSegment(Segment):
         contents: Sequence[bytes] = NO_CONTENTS,
         progress: Summary | None = None,
     ) -> None:
-        super().__init__(disk, name, progress, LogProof(progress), log)
+        summary = Summary(name.base_offset, name.base_offset) if progress is None else progress
+        super().__init__(disk, name, summary, None, log)
         self.growing = GrowingIndexes(disk, name.path, name.base_offset, contents)
-        self.log_crc = 0 if progress is None else progress.log_crc
+        self.log_crc = summary.log_crc
         self.max_timestamp_offset = name.base_offset
         self._indexed_position = 0
         # Where replay began: the position, the greatest timestamp before this position, and the offset of this timestamp.
@@ -130,8 +131,7 @@ class GrowingSegment(Segment):
             are_synced: whether the last broker has synced the files before it closed the partition.
         """
         position, timestamp, offset = self._replayed_from
-        is_short = self.size - position <= WALK_READ_SIZE
-        tail = partial(self.walk_unproven, position) if is_short else None
+        tail = partial(self.walk_unproven, position) if self.size - position <= WALK_READ_SIZE else None
         return self.growing.adopt_files(listing, tail, (timestamp, offset), are_synced=are_synced)
 
     # -- appends -----------------------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ class GrowingSegment(Segment):
 
     def truncate_after_last(self) -> None:
         """Truncate the log file after the last batch for which `index_batch` was called."""
-        self.growing_log.truncate(self.size)
-        self.growing_log.sync()
+        self.opened_log().truncate(self.size)
+        self.opened_log().sync()
 
     # -- sealing -----------------------------------------------------------------------------------------------
 
@@ -230,6 +230,11 @@ class GrowingSegment(Segment):
         if self.size:
             self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
 
+    def write_complete_indexes(self) -> None:
+        """Complete the time index, and write the entries that the index files lack. Raises DiskError."""
+        self.complete_time_index()
+        self.growing.write_files()
+
     def seal(
         self, stable_offset: int, open_files: OpenFiles, *, end_offset: int | None = None
     ) -> SealedSegment:
@@ -248,8 +253,7 @@ class GrowingSegment(Segment):
         Raises:
             DiskError: the indexes cannot be written. The segment continues to grow.
         """
-        self.complete_time_index()
-        self.growing.write_files()
+        self.write_complete_indexes()
         if end_offset is not None:
             self.end_offset = end_offset
         return SealedSegment(
@@ -260,19 +264,15 @@ class GrowingSegment(Segment):
             proof=self.proof,
             created_ms=self.created_ms,
             passed=self.passed,
-            unsynced=(self.growing_log, self.growing),
+            unsynced=(self.opened_log(), self.growing),
         )
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    @property
-    def growing_log(self) -> File:
-        """The open log file, for writes and for reads without a proof."""
+    def opened_log(self) -> File:
+        """Return the open log file, for writes and for reads without a proof."""
         assert self._log is not None
         return self._log
-
-    def _opened_log(self) -> File:
-        return self.growing_log
 
     @property
     def offset_index(self) -> OffsetIndex:

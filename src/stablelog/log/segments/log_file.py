@@ -1,6 +1,7 @@
 """The log file of a local segment, as the searches in `log.search` read it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from stablelog.env.disk import File
 from stablelog.errors import DamageError
@@ -20,8 +21,9 @@ class LogFile:
         """Return the error for bytes at a position that are no batch: `error` itself or, if it is None, an error
         without a reason.
         """
-        message = f"{self.path(LOG)}: the bytes at byte {position} are no batch. Restore the file"
-        return DamageError(message) if error is None else error
+        return error or DamageError(
+            f"{self.path(LOG)}: the bytes at byte {position} are no batch. Restore the file"
+        )
 
     def torn_at(self, position: int) -> DamageError:
         """Return the error for a batch that does not end within the file."""
@@ -30,24 +32,22 @@ class LogFile:
         )
 
 
+@dataclass(slots=True, eq=False)
 class ReadLogFile(LogFile):
     """A log file that is read with system calls, not through its memory map. So a sector that the disk cannot read is
     an error, not a signal that ends the process.
 
-    Args:
+    Attributes:
         path: returns the path of the log file.
         log: returns the open log file. It is called before each read, because the file may be closed between two
             batches.
         size: the size of the log file.
     """
 
-    __slots__ = ("_log", "path", "size")
-
-    def __init__(self, path: PathOf, log: Callable[[], File], size: int) -> None:
-        self.path = path
-        self.size = size
-        self._log = log
+    path: PathOf
+    log: Callable[[], File]
+    size: int
 
     def piece(self, position: int, size: int) -> bytes:
         """Read bytes of the log file."""
-        return self._log().read(position, min(size, self.size - position))
+        return self.log().read(position, min(size, self.size - position))

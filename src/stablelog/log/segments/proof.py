@@ -142,7 +142,10 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
                 # If each header were read alone, each read would wait for the disk. So the kernel is asked to read
                 # ahead.
                 file.will_need(position, min(2 * PIECE_SIZE, size - position))
-                ready_end = min(piece_end, size) if _is_ready(file, mapped, position, piece_end) else 0
+                # The mapped bytes are loaded into memory with the bodies of the batches: the proof does not need them,
+                # but readers will. Without a memory map, or a call of the operating system for this, nothing is loaded.
+                is_ready = mapped is not None and file.populate(mapped[position:piece_end])
+                ready_end = min(piece_end, size) if is_ready else 0
         chunk: bytes | memoryview
         if mapped is not None and position + header_size <= ready_end:
             chunk = mapped[position:ready_end]
@@ -189,26 +192,6 @@ def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
             raise DamageError(f"batch at byte {at} has batch_length {length}, which no batch can have")
         at += length + LENGTH_AND_OFFSET_SIZE
     return headers, at
-
-
-def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
-    """Load the bytes [begin, end) of a log file into memory, so that neither the proof nor the readers after it wait
-    for the disk. The bytes include the bodies of the batches: the proof does not need them, but readers will.
-
-    Args:
-        file: the log file.
-        mapped: the memory-mapped file; None if it is not mapped.
-        begin: the position of the first byte.
-        end: the position after the last byte; it may be after the end of the file.
-
-    Returns:
-        True if these bytes are in memory now. False if nothing was loaded, because the file is not mapped or the
-        operating system has no call for this: the caller then reads the bytes from the file.
-
-    Raises:
-        DiskError: the disk cannot read the bytes.
-    """
-    return mapped is not None and file.populate(mapped[begin:end])
 
 
 def _damaged(file: File, path: Path, size: int) -> DamageError:

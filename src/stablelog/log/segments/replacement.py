@@ -63,8 +63,7 @@ def _finish(disk: Disk, directory: Path) -> None:
     for name in names:
         if name.endswith((DELETED, CLEANED, TMP)):
             disk.remove(directory / name)
-    swaps = sorted(name for name in _names(disk, directory) if name.endswith(LOG + SWAP))
-    for name in swaps:
+    for name in sorted(name for name in _names(disk, directory) if name.endswith(LOG + SWAP)):
         finish_swap(disk, directory, offset_of(name))
     for name in _names(disk, directory):
         if name.endswith(SWAP):
@@ -133,5 +132,4 @@ def _end_of_swap(disk: Disk, directory: Path, base_offset: int) -> int:
     Kafka writes no summary of the segment.
     """
     content = disk.read_bytes(directory / f"{base_offset:020d}{LOG}{SWAP}")
-    last = max((header.last_offset for _, header in headers_in(content)), default=base_offset)
-    return last + 1
+    return max((header.next_offset for _, header in headers_in(content)), default=base_offset + 1)

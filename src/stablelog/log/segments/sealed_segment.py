@@ -44,9 +44,8 @@ class SealedSegment(Segment):
 
     __slots__ = (
         "_growing",
-        "_offset_index",
+        "_indexes",
         "_open_files",
-        "_time_index",
         "_txn_index",
         "durable",
         "stable_offset",
@@ -66,7 +65,6 @@ class SealedSegment(Segment):
         passed: tuple[int, int] = (0, NOTHING),
         unsynced: tuple[File, GrowingIndexes] | None = None,
     ) -> None:
-        proof = LogProof(summary) if proof is None else proof
         super().__init__(disk, name, summary, proof, None)
         self.summary: Summary = summary
         self.stable_offset: int = summary.stable_offset
@@ -74,13 +72,12 @@ class SealedSegment(Segment):
         self.passed = passed
         self._open_files = open_files
         self._growing: GrowingIndexes | None = None
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._txn_index: TransactionIndex | None = None
         self.durable: bool = unsynced is None
         if unsynced is not None:
             self._log, self._growing = unsynced
-            self._offset_index, self._time_index = self._growing.offsets, self._growing.times
+            self._indexes = self._growing.offsets, self._growing.times
             self._txn_index = self._growing.txns
 
     # -- durability --------------------------------------------------------------------------------------------
@@ -100,7 +97,7 @@ class SealedSegment(Segment):
         """Close the files of a durable segment, and drop its indexes from memory."""
         assert self.durable
         self._close_files()
-        self._growing = self._offset_index = self._time_index = self._txn_index = None
+        self._growing = self._indexes = self._txn_index = None
 
     def close(self) -> None:
         """Close every file."""
@@ -116,7 +113,8 @@ class SealedSegment(Segment):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def _opened_log(self) -> File:
+    def opened_log(self) -> File:
+        """Return the open log file, even if it is not proven. Raises DamageError if it is missing."""
         if self.durable:
             self._open_files.mark_used(self)
         if self._log is None:
@@ -129,12 +127,12 @@ class SealedSegment(Segment):
     @property
     def offset_index(self) -> OffsetIndex:
         """The offset index. For a durable segment, it is mapped from its file."""
-        return self._loaded_indexes()[0] if self._offset_index is None else self._offset_index
+        return (self._indexes or self._loaded_indexes())[0]
 
     @property
     def time_index(self) -> TimeIndex:
         """The time index. For a durable segment, it is mapped from its file."""
-        return self._loaded_indexes()[1] if self._time_index is None else self._time_index
+        return (self._indexes or self._loaded_indexes())[1]
 
     @property
     def txn_index(self) -> TransactionIndex:
@@ -149,9 +147,8 @@ class SealedSegment(Segment):
         files do not match the summary.
         """
         self._open_files.mark_used(self)
-        found = load_indexes(self.disk, self.path, self.summary) or self._rebuilt_indexes()
-        self._offset_index, self._time_index = found
-        return found
+        self._indexes = load_indexes(self.disk, self.path, self.summary) or self._rebuilt_indexes()
+        return self._indexes
 
     def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return the offset index and the time index, rebuilt from the batch headers. The log file need not be proven,

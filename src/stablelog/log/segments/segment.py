@@ -2,8 +2,10 @@
 `GrowingSegment` and `SealedSegment`, with all that readers need.
 """
 
-import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from stablelog.batch.header import BatchHeader
@@ -23,37 +25,31 @@ from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
+@dataclass(slots=True, eq=False)
 class LogProof:
     """Whether a segment's log file may be read: the proof of its headers, and known damage. A growing segment hands it
     on to the sealed segment that it becomes.
 
-    Args:
-        summary: the summary of the part of the file that this process has not written; None if it has written all of
-            it.
-
     Attributes:
-        unproven: how many bytes need a proof, and the CRC over their headers; None if none need one.
+        unproven: how many bytes need a proof, and the CRC over their headers; None if none need one, because this
+            process has written or proven all of them.
         damage: the reason why all reads of the log file are refused; None if no such damage is known.
         damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
     """
 
-    __slots__ = ("damage", "damaged_batches", "unproven")
-
-    def __init__(self, summary: Summary | None = None) -> None:
-        is_needed = summary is not None and summary.log_size
-        self.unproven = (summary.log_size, summary.log_crc) if summary is not None and is_needed else None
-        self.damage: str | None = None
-        self.damaged_batches: list[DamagedBatch] = []
+    unproven: tuple[int, int] | None = None
+    damage: str | None = None
+    damaged_batches: list[DamagedBatch] = field(default_factory=list)
 
 
-class Segment(LogFile):
+class Segment(LogFile, ABC):
     """A segment of one partition, as its readers see it.
 
     Args:
         disk: the disk of the segment.
         name: names the files of the segment.
-        summary: the summary of the segment so far; None if it is empty.
-        proof: whether the log file may be read.
+        summary: the summary of the segment so far.
+        proof: whether the log file may be read; None if nothing of the file is proven.
         log: the open log file; None if it is not open.
 
     Attributes:
@@ -101,32 +97,30 @@ class Segment(LogFile):
         self,
         disk: Disk,
         name: SegmentName,
-        summary: Summary | None,
-        proof: LogProof,
+        summary: Summary,
+        proof: LogProof | None,
         log: File | None,
     ) -> None:
-        base_offset, path = name
-        known = Summary(base_offset, base_offset) if summary is None else summary
         self.disk = disk
-        self.path = path
-        self.base_offset = base_offset
-        self.end_offset = known.end_offset
-        self.size = known.log_size
-        self.created_ms = self.first_timestamp = known.first_timestamp
-        self.max_timestamp = known.max_timestamp
-        self.record_count = known.record_count
-        self.committed_count = known.committed_count
-        self.least_aborted_offset = None if known.least_aborted_offset < 0 else known.least_aborted_offset
+        self.base_offset, self.path = name
+        self.end_offset = summary.end_offset
+        self.size = summary.log_size
+        self.created_ms = self.first_timestamp = summary.first_timestamp
+        self.max_timestamp = summary.max_timestamp
+        self.record_count = summary.record_count
+        self.committed_count = summary.committed_count
+        self.least_aborted_offset = None if summary.least_aborted_offset < 0 else summary.least_aborted_offset
         self.passed = 0, NOTHING
-        self.proof = proof
+        unproven = (summary.log_size, summary.log_crc) if summary.log_size else None
+        self.proof = LogProof(unproven) if proof is None else proof
         self._log = log
 
     # -- files -------------------------------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def growing(self) -> GrowingIndexes:
         """The indexes in memory of a growing segment, or of a sealed one that is not durable yet."""
-        raise NotImplementedError
 
     def files_to_sync(self, *, log: bool = True, indexes: bool) -> list[File]:
         """Return the files to sync so that the appended batches are durable.
@@ -139,21 +133,11 @@ class Segment(LogFile):
         files = [self._log] if log else []
         return files + self.growing.take_dirty_files() if indexes else files
 
+    @abstractmethod
     def close(self) -> None:
         """Close every file."""
-        raise NotImplementedError
 
     # -- proof and damage --------------------------------------------------------------------------------------
-
-    @property
-    def damage(self) -> str | None:
-        """The reason why all reads of the log file are refused; None if no such damage is known."""
-        return self.proof.damage
-
-    @property
-    def damaged_batches(self) -> list[DamagedBatch]:
-        """The damaged batches that the scrub has found, by position. Reads of them are refused."""
-        return self.proof.damaged_batches
 
     def is_same(self, other: "Segment") -> bool:
         """Whether two objects stand for the same segment: they also do if this one is the growing segment and the other
@@ -228,8 +212,8 @@ class Segment(LogFile):
         """
         mapped, unproven = None, self.proof.unproven
         if unproven is not None:
-            with contextlib.suppress(DamageError, DiskError):  # the proof will report the reason
-                log = self._opened_log()
+            with suppress(DamageError, DiskError):  # the proof will report the reason
+                log = self.opened_log()
                 if log.size >= unproven[0]:
                     mapped = log.view(0, unproven[0])
         return UnprovenError(self.path(LOG), partial(self.prove, mapped))
@@ -247,26 +231,26 @@ class Segment(LogFile):
             raise DamageError(proof.damage)
         if proof.unproven is not None:
             raise self.unproven_error()
-        return self._opened_log()
+        return self.opened_log()
 
-    def _opened_log(self) -> File:
-        """The open log file, even if it is not proven."""
-        raise NotImplementedError
+    @abstractmethod
+    def opened_log(self) -> File:
+        """Return the open log file, even if it is not proven. Raises DamageError if the file is missing."""
 
     @property
+    @abstractmethod
     def offset_index(self) -> OffsetIndex:
         """The offset index."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def time_index(self) -> TimeIndex:
         """The time index."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def txn_index(self) -> TransactionIndex:
         """The transaction index. Raises DamageError if its file is damaged."""
-        raise NotImplementedError
 
     # -- searching ---------------------------------------------------------------------------------------------
 
@@ -284,7 +268,7 @@ class Segment(LogFile):
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) as `walk` does, without a proof of the log file. Only recovery uses this."""
-        return walk(ReadLogFile(self.path, self._opened_log, self.size), position)
+        return walk(ReadLogFile(self.path, self.opened_log, self.size), position)
 
     def batch_at(self, position: int, size: int) -> bytes:
         """Return the bytes of the batch with this position and size in the log file. Raises DamageError or
@@ -318,8 +302,12 @@ class Segment(LogFile):
         end = first.position + size
         if end >= self.size:
             return self.size, self.end_offset
-        begin = max(self.offset_index.position_at_or_before(end), first.position)
-        cut = seek(self, begin, offset=self.end_offset, end=end)
+        cut = seek(
+            self,
+            max(self.offset_index.position_at_or_before(end), first.position),
+            offset=self.end_offset,
+            end=end,
+        )
         if cut is None:
             return self.size, self.end_offset
         # `cut` is the first batch that does not fit. It begins at the end of the last whole batch, or after a gap.

@@ -2,35 +2,19 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
 from stablelog.env.disk import Disk
 from stablelog.errors import UnprovenError
 from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY
-from stablelog.log.indexes.transaction_index import AbortedTxn
-from stablelog.log.search.aborts import find_aborted
 from stablelog.log.search.source import ReaderRows
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.sealed_segment import SealedSegment
 from stablelog.log.segments.segment import Segment
 
-AnySegment = TypeVar("AnySegment", bound=Segment)
 
-
-class SegmentFiles(ReaderRows[AnySegment]):
-    """Neighbouring segments on the local disk, oldest first."""
-
-    __slots__ = ()
-
-    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in [start, end) whose markers are in the segment of `start` or a
-        later one. Raises DamageError.
-        """
-        return find_aborted(self, start, end)[0]
-
-
-class LogSegments(SegmentFiles[Segment]):
+class LogSegments(ReaderRows[Segment]):
     """All local segments of one partition, oldest first.
 
     Attributes:
@@ -59,7 +43,7 @@ class LogSegments(SegmentFiles[Segment]):
     @property
     def damaged_count(self) -> int:
         """The number of known damaged batches and damaged segments."""
-        return sum(len(one.damaged_batches) + (one.damage is not None) for one in self._row)
+        return sum(len(one.proof.damaged_batches) + (one.proof.damage is not None) for one in self._row)
 
     def find_truncation(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
         """Find where a log file must be truncated so that the log ends at an offset. If a batch contains the offset,
@@ -95,7 +79,7 @@ class LogSegments(SegmentFiles[Segment]):
             self._are_proven = all(segment.is_proven for segment in self._row)
             return None
         segment = self._row[place]
-        return None if segment.is_proven or segment.damage is not None else segment.unproven_error()
+        return None if segment.is_proven or segment.proof.damage is not None else segment.unproven_error()
 
     def roll(self, sealed: SealedSegment, active: GrowingSegment) -> None:
         """Replace the growing segment by the sealed one that it has become, and add a new growing segment."""
@@ -109,7 +93,11 @@ class LogSegments(SegmentFiles[Segment]):
     def drop_first(self, count: int) -> list[Segment]:
         """Remove the oldest segments from the list, and return them."""
         assert 0 <= count < len(self._row)
-        dropped = self._drop_first(count)
+        self.index_aborts()  # so that all segments have numbers
+        dropped = self._row[:count]
+        del self._row[:count]
+        del self.bases[:count]
+        self._dropped_count += count
         self._sealed_size -= sum(segment.size for segment in dropped)
         return dropped
 
@@ -135,8 +123,7 @@ def truncate_files(
     for gone in later:
         for suffix in SEGMENT_SUFFIXES:
             disk.remove(gone.path(suffix))
-    log = disk.open(segment.path(LOG))
-    log.truncate(position)
-    log.sync()
-    log.close()
+    with closing(disk.open(segment.path(LOG))) as log:
+        log.truncate(position)
+        log.sync()
     disk.sync_dir(directory)
