@@ -79,7 +79,7 @@ REQUESTS = {
     "ListOffsets": (
         2,
         8,
-        "look_up_time",
+        "visible_end",
         lambda desk: both(lambda name: in_topics(timestamp=0)(desk, name, 0)),
         lambda answer: firsts(answer.topics),
     ),
