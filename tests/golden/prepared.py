@@ -14,7 +14,7 @@ from stablelog.coordinators.transactions.records import decode_transaction, tran
 from stablelog.coordinators.transactions.transaction import TransactionMetadata
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.files.names import INDEX, TIMEINDEX, TXNINDEX
-from stablelog.log.indexes.transaction_index import TransactionIndex, encode_entry
+from stablelog.log.indexes.transaction_index import ENTRY, TransactionIndex
 from stablelog.log.model import LogConfig
 from stablelog.log.opening import open_partition
 from stablelog.log.retention import is_log, offset_of
@@ -92,7 +92,7 @@ def _remove(path: Path, at: int, header: BatchHeader) -> None:
         kept = [
             txn for txn in map(index.__getitem__, range(len(index))) if txn.last_offset != header.base_offset
         ]
-        aborted.write_bytes(b"".join(map(encode_entry, kept)))
+        aborted.write_bytes(b"".join(ENTRY.pack(0, *txn) for txn in kept))
 
 
 def _logs(directory: Path) -> list[Path]:

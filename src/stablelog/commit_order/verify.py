@@ -28,7 +28,7 @@ from stablelog.commit_order.index_format import (
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import LOG, file_path, log_offsets
-from stablelog.log.segments.scan import TornError, scan_headers
+from stablelog.log.segments.scan import TornError, scan_batches
 from stablelog.log.verify import FileFinding
 
 Place = tuple[int, int]  # the base offset of a segment, and the position of a batch in its log file
@@ -76,7 +76,7 @@ class LogWalk:
         outside: list[Place] = []
         path = file_path(self.directory, base_offset, LOG)
         with contextlib.closing(self.disk.open(path)) as file, contextlib.suppress(TornError):
-            for position, header, _ in scan_headers(file.read, 0, file.size):
+            for position, header, _ in scan_batches(file.read, 0, file.size, with_bodies=False):
                 place = base_offset, position
                 self.headers[place] = header
                 if header.is_control:

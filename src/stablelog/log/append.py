@@ -126,8 +126,7 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
 def with_append_time(batch: Buffer, wall_ms: int) -> bytes:
     """Return a copy of the batch with LogAppendTime: the broker's wall clock time as timestamp, and a new CRC."""
     stamped = bytearray(batch)
-    attributes = int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME
-    stamped[ATTRIBUTES] = attributes.to_bytes(2, "big")
+    stamped[ATTRIBUTES] = (int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME).to_bytes(2, "big")
     stamped[MAX_TIMESTAMP] = wall_ms.to_bytes(8, "big")
     stamped[CRC_START - 4 : CRC_START] = crc32c(memoryview(stamped)[CRC_START:]).to_bytes(4, "big")
     return bytes(stamped)

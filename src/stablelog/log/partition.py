@@ -261,13 +261,18 @@ class Partition:
         wall_ms = now_ms if wall_ms is None else wall_ms
         if origin is Origin.REPLICATION:
             return self.replication.append(batches, now_ms)
+        # A broker may have assigned the producer id of the batch before its disk was lost. Earlier batches of this
+        # producer may be lost, although they were acknowledged.
+        is_of_lost_broker = (
+            self.restored is not None and read_header(batches).producer_id < self.restored.producer_ids_end
+        )
         plan = plan_append(
             batches,
             origin,
             self,
             wall_ms,
             transaction_check=transaction_check,
-            require_first_sequence_zero=require_first_sequence_zero or self._is_of_lost_broker(batches),
+            require_first_sequence_zero=require_first_sequence_zero or is_of_lost_broker,
             are_records_checked=are_records_checked,
             checked_header=checked_header,
         )
@@ -279,12 +284,6 @@ class Partition:
             plan.header.last_offset,
             wall_ms if self.config.is_log_append_time else -1,
         )
-
-    def _is_of_lost_broker(self, batch: Buffer) -> bool:
-        """Whether a batch has a producer id that a broker may have assigned before its disk was lost. Earlier batches
-        of this producer may be lost, although they were acknowledged.
-        """
-        return self.restored is not None and read_header(batch).producer_id < self.restored.producer_ids_end
 
     def append_markers(
         self, markers: Sequence[MarkerWrite], *, now_ms: int, wall_ms: int | None = None
@@ -391,11 +390,17 @@ class Partition:
         self._close_files()
         self.log.snapshots.remove_snapshots_past(end_offset)
         cut()
-        epoch, now_ms = self.leader_epoch, self._now_ms
-        known = Known(
-            is_clean=False, is_established=True, recovery_point=0, leader_epoch=epoch, now_ms=now_ms
+        self._load(
+            Known(
+                is_clean=False,
+                is_established=True,
+                recovery_point=0,
+                leader_epoch=self.leader_epoch,
+                now_ms=self._now_ms,
+            ),
+            Listing(self._disk, self.directory),
+            None,
         )
-        self._load(known, Listing(self._disk, self.directory), None)
         self.log.prove_segments()
         self.compaction.truncate_to(self.end_offset)
 
@@ -411,20 +416,17 @@ class Partition:
         if clean and self.failure is None:
             is_durable = self.end_offset == self.high_watermark == self.log.synced_offset
             if not is_durable or not self.log.is_ready_to_close():
-                self._make_durable()
+                self.log.prepare_close()
+                work = self.sync_work()
+                assert work is not None
+                work.run()
+                self.finish_sync(work)
+                # If a file could not be written, the next open may need an older snapshot, so no snapshot is removed.
+                if not work.unwritten:
+                    self.log.snapshots.remove_other_snapshots(self.end_offset, self.log.segments.bases)
             self.deletion.pending.purge_all()
         self.availability.mark_closed()
         self._close_files()
-
-    def _make_durable(self) -> None:
-        self.log.prepare_close()
-        work = self.sync_work()
-        assert work is not None
-        work.run()
-        self.finish_sync(work)
-        # If a file could not be written, the next open may need an older snapshot, so no snapshot is removed.
-        if not work.unwritten:
-            self.log.snapshots.remove_other_snapshots(self.end_offset, self.log.segments.bases)
 
     def _close_files(self) -> None:
         self.log.close()

@@ -47,20 +47,19 @@ class SyncWork:
     release: Sequence[int]
     unwritten: Sequence[Files] = field(default=(), init=False)
     failure: DiskError | None = field(default=None, init=False)
-    sync_failure: DiskError | None = field(default=None, init=False)
+    sync_failure: DiskError | None = None
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
         """Return a new `SyncWork` that syncs and writes what this one and an older one would, because the older one may
         not have run.
         """
-        both = replace(
+        return replace(
             self,
             files=list(dict.fromkeys([*older.files, *self.files])),
             directory=self.directory or older.directory,
             writes=[*older.writes, *self.writes],
+            sync_failure=older.sync_failure,
         )
-        both.sync_failure = older.sync_failure
-        return both
 
     @property
     def is_large(self) -> bool:

@@ -283,13 +283,12 @@ class LogWriter:
     def is_ready_to_close(self) -> bool:
         """Whether a clean close would have nothing to write, if the log is synced up to its end."""
         active = self.segments.active
-        if active.end_offset == 0 or not self._pending_sync.is_idle:
-            return self._pending_sync.is_idle
-        return (
+        is_told = active.end_offset == 0 or (
             active.is_time_index_complete
             and active.growing.are_files_complete
             and not self.snapshots.needs_snapshot(self.producers, active)
         )
+        return is_told and self._pending_sync.is_idle
 
     def prepare_close(self) -> None:
         """Let the next sync write what a clean close needs: complete index files, and a snapshot if the next start

@@ -60,9 +60,9 @@ def content_of(log, place):
 
 
 def encoded(txn):
-    from stablelog.log.indexes.transaction_index import encode_entry
+    from stablelog.log.indexes.transaction_index import ENTRY
 
-    return encode_entry(txn)
+    return ENTRY.pack(0, *txn)
 
 
 def entries_of(segment):

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from stablelog.errors import DamageError
 from stablelog.log.indexes import transaction_index
 from stablelog.log.indexes.minima import Minima
-from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
+from stablelog.log.indexes.transaction_index import ENTRY, AbortedTxn, TransactionIndex
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, Log, write
 
@@ -53,22 +53,22 @@ def test_a_marker_that_does_not_lie_past_the_last_one_is_refused():
 
 def test_a_torn_entry_is_noticed():
     """Scenario 4: a file whose size is no multiple of an entry is not read as if it were."""
-    content = b"".join(encode_entry(entry) for entry in ENTRIES)
+    content = b"".join(ENTRY.pack(0, *entry) for entry in ENTRIES)
     assert len(TransactionIndex(content)) == 4
     with pytest.raises(DamageError, match="torn"):
         TransactionIndex(content[:-1])
 
 
 def test_a_long_row_of_aborts_behind_an_open_transaction_is_searched_without_looking_at_all(monkeypatch):
-    looked_at, entry = 0, transaction_index.ENTRY
+    looked_at = 0
 
     def iter_unpack(rows):
         nonlocal looked_at
-        for row in entry.iter_unpack(rows):
+        for row in ENTRY.iter_unpack(rows):
             looked_at += 1
             yield row
 
-    counting = SimpleNamespace(iter_unpack=iter_unpack, pack=entry.pack, size=entry.size)
+    counting = SimpleNamespace(iter_unpack=iter_unpack, pack=ENTRY.pack, size=ENTRY.size)
     monkeypatch.setattr(transaction_index, "ENTRY", counting)
     made = TransactionIndex()
     for n in range(5000):
@@ -84,7 +84,7 @@ def test_a_long_row_of_aborts_behind_an_open_transaction_is_searched_without_loo
 def test_a_search_in_few_entries_of_a_long_index_does_not_read_all_entries(monkeypatch):
     """As the first fetch after a start: the tree of minima covers no entry yet."""
     entries = [AbortedTxn(1, 2 * n, 2 * n + 1, 2 * n + 2) for n in range(5000)]
-    made = TransactionIndex(b"".join(encode_entry(entry) for entry in entries))
+    made = TransactionIndex(b"".join(ENTRY.pack(0, *entry) for entry in entries))
     covered, extend_to = [], Minima.extend_to
     monkeypatch.setattr(
         Minima,

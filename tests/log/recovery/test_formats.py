@@ -7,7 +7,7 @@ from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import SMALL_SIZE, Listing
 from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.indexes.transaction_index import AbortedTxn, encode_entry
+from stablelog.log.indexes.transaction_index import ENTRY, AbortedTxn
 from stablelog.log.producer_state.producer import ProducerEntry
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import (
@@ -22,7 +22,7 @@ from tests.log.timeline import DIRECTORY
 
 BASES = (7, 10, 200)
 TABLE = ProducerTable.from_producers([ProducerEntry(1, 0)])
-ABORT = encode_entry(AbortedTxn(1, 7, 9, 10))
+ABORT = ENTRY.pack(0, *AbortedTxn(1, 7, 9, 10))
 FILES = {
     ".summary": Summary(7, 10, log_size=1).encode(),
     ".txnindex": ABORT * 3,

@@ -16,7 +16,8 @@ from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.indexes.time_index import ENTRY as TIME_ENTRY
-from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
+from stablelog.log.indexes.transaction_index import ENTRY as TXN_ENTRY
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.producer_state.producer import KeptBatch
 from stablelog.log.producer_state.producer_table import ProducerTable
 from stablelog.log.producer_state.snapshots import (
@@ -131,7 +132,7 @@ def forged_transaction_indexes(log):
         last = headers(log, path_of(base, ".log"))[-1][1].last_offset
         forged.append([*entries, AbortedTxn(77, last, last, last)])
         for rows in forged:
-            yield with_summary(log, base, ".txnindex", b"".join(map(encode_entry, rows)))
+            yield with_summary(log, base, ".txnindex", b"".join(TXN_ENTRY.pack(0, *row) for row in rows))
         if sealed:
             yield with_summary(log, base, ".txnindex", content + b"\0")
 
@@ -314,7 +315,7 @@ def check_entry_by_its_end(log, base, entries, place):
             *([] if changes is None else [one._replace(**changes)]),
             *entries[place + 1 :],
         ]
-        files, named = with_summary(log, base, ".txnindex", b"".join(map(encode_entry, rows)))
+        files, named = with_summary(log, base, ".txnindex", b"".join(TXN_ENTRY.pack(0, *row) for row in rows))
         assert {finding.path for finding in forged(log, files)} == (named if is_named else set())
 
 

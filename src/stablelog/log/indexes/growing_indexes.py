@@ -213,9 +213,9 @@ class GrowingIndexes:
             sizes.append(len(found) if name in listing or suffix == TXNINDEX else -1)
             with index.content() as content:
                 is_held = found == (content if suffix == TXNINDEX else content[: len(found)])
-            if is_held:
-                continue
-            if suffix != TIMEINDEX or tail is None or not self._adopt_times(found, tail(), latest):
+            if not is_held and (
+                suffix != TIMEINDEX or tail is None or not self._adopt_times(found, tail(), latest)
+            ):
                 return False
         if are_synced:
             self._synced_sizes = sizes

@@ -21,8 +21,11 @@ def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
     The contents of the other indexes are checked at their first use.
     """
     try:
-        sizes = (LOG, summary.log_size), (INDEX, summary.index_size), (TIMEINDEX, summary.timeindex_size)
-        if any(disk.size(path_of(suffix)) != size for suffix, size in sizes):
+        if (
+            disk.size(path_of(LOG)) != summary.log_size
+            or disk.size(path_of(INDEX)) != summary.index_size
+            or disk.size(path_of(TIMEINDEX)) != summary.timeindex_size
+        ):
             return False
         path = path_of(TXNINDEX)
         if summary.txnindex_size == 0:

@@ -9,8 +9,7 @@ Format: docs/formats.md, "Segment summary".
 """
 
 import struct
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import astuple, dataclass
 
 from crc32c import crc32c
 
@@ -75,7 +74,7 @@ class Summary:
 
     def encode(self) -> bytes:
         """Encode the content of a `.summary` file."""
-        content = SUMMARY.pack(VERSION, 0, *_values(self))
+        content = SUMMARY.pack(VERSION, 0, *astuple(self))
         return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
     @classmethod
@@ -95,6 +94,3 @@ class Summary:
         if crc != crc32c(content[CRC_END:]):
             raise DamageError("the CRC of a segment summary does not match its bytes")
         return cls(*fields)
-
-
-_values = attrgetter(*(field.name for field in fields(Summary)))

@@ -41,11 +41,6 @@ class AbortedTxn(NamedTuple):
     stable_offset: int
 
 
-def encode_entry(txn: AbortedTxn) -> bytes:
-    """Encode an entry of the transaction index in its 34 bytes."""
-    return ENTRY.pack(VERSION, *txn)
-
-
 class TransactionIndex(IndexEntries):
     """The transaction index of one segment: growing, or read from its file."""
 
@@ -61,8 +56,8 @@ class TransactionIndex(IndexEntries):
         return AbortedTxn._make(self._row(place)[1:])
 
     def _firsts(self, begin: int, end: int) -> Iterator[int]:
-        rows = memoryview(self._entries)[begin * ENTRY.size : end * ENTRY.size]
-        return (row[2] for row in ENTRY.iter_unpack(rows))
+        rows = ENTRY.iter_unpack(memoryview(self._entries)[begin * ENTRY.size : end * ENTRY.size])
+        return (row[2] for row in rows)
 
     def append(self, txn: AbortedTxn) -> None:
         """Add an aborted transaction. Raises ValueError if its marker does not follow the markers of all other entries."""
@@ -71,7 +66,7 @@ class TransactionIndex(IndexEntries):
                 f"{txn} cannot follow {self[self._count - 1]}: the offset of its marker must be greater"
             )
         assert txn.first_offset <= txn.last_offset
-        self._add(encode_entry(txn))
+        self._add(ENTRY.pack(VERSION, *txn))
 
     def end_of_markers(self, start: int, count: int) -> int | None:
         """Return the offset after the abort marker number `count`, counted from `start` on; None if there are fewer

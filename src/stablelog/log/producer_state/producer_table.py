@@ -159,8 +159,7 @@ def _ids(block: bytes) -> tuple[int, ...]:
 
 
 def _used(block: bytes) -> tuple[int, ...]:
-    count = block[0]
-    return _USED[count].unpack_from(block, 1 + count * SNAPSHOT_ENTRY.size)
+    return _USED[block[0]].unpack_from(block, 1 + block[0] * SNAPSHOT_ENTRY.size)
 
 
 def _kinds(block: bytes) -> bytes:

@@ -181,8 +181,7 @@ class Producers:
     @property
     def oldest_open_started_ms(self) -> int | None:
         """Return the time when the oldest open transaction began, by the broker's clock; None if none is open."""
-        oldest = next(self.open_producers(), None)
-        return None if oldest is None else oldest.txn_started_ms
+        return next((producer.txn_started_ms for producer in self.open_producers()), None)
 
     # -- checks: nothing changes -------------------------------------------------------------------------------
 
@@ -211,7 +210,15 @@ class Producers:
         """
         producer = self._recent_producer(header.producer_id)
         if producer is None:
-            self._check_first(header, require_first_sequence_zero=require_first_sequence_zero)
+            if require_first_sequence_zero and header.base_sequence != 0:
+                raise out_of_order(
+                    f"producer {header.producer_id} has no state in this partition, so its sequence must begin with 0, not {header.base_sequence}"
+                )
+            epoch, least = self._refused.get(header.producer_id, (-1, -1))
+            if epoch == header.producer_epoch and header.base_sequence > least:
+                raise out_of_order(
+                    f"producer {header.producer_id} sends sequence {header.base_sequence}, but sequence {least} was refused before and must be retried first"
+                )
             return None
         kept = find_repeated(producer, header)
         if kept is None:
@@ -228,17 +235,6 @@ class Producers:
                     f"a transaction would have {record_count} records in a commit-ordered partition; at most {open_record_count_max} are possible",
                 )
         return kept
-
-    def _check_first(self, header: BatchHeader, *, require_first_sequence_zero: bool) -> None:
-        if require_first_sequence_zero and header.base_sequence != 0:
-            raise out_of_order(
-                f"producer {header.producer_id} has no state in this partition, so its sequence must begin with 0, not {header.base_sequence}"
-            )
-        epoch, least = self._refused.get(header.producer_id, (-1, -1))
-        if epoch == header.producer_epoch and header.base_sequence > least:
-            raise out_of_order(
-                f"producer {header.producer_id} sends sequence {header.base_sequence}, but sequence {least} was refused before and must be retried first"
-            )
 
     def check_epoch(self, header: BatchHeader) -> None:
         """Refuse a batch with an older producer epoch than that in the producer state.

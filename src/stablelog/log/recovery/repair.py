@@ -34,7 +34,7 @@ from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.tail import RemovedTail, keep_tail, lost_batches
 from stablelog.log.segments.growing_segment import GrowingSegment
 from stablelog.log.segments.replacement import finish_interrupted
-from stablelog.log.segments.scan import scan_headers
+from stablelog.log.segments.scan import scan_batches
 
 
 def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:
@@ -181,7 +181,7 @@ def _summary_of(disk: Disk, damage: Damage) -> Summary:
     """
     segment = GrowingSegment(disk, SegmentName.of(damage.path.parent, offset_of(damage.path.name)))
     with closing(disk.open(damage.path)) as file:
-        for position, header, head in scan_headers(file.read, 0, file.size):
+        for position, header, head in scan_batches(file.read, 0, file.size, with_bodies=False):
             segment.index_batch(header, position, head, sys.maxsize)
     segment.end_offset = damage.end_offset
     return segment.make_summary(damage.end_offset)

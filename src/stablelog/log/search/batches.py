@@ -31,8 +31,7 @@ def walk(log: LogBytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
         DamageError: the bytes at a position are no batch.
         NotLoadedError: the next bytes are not loaded.
     """
-    size = log.size
-    while position < size:
+    while position < log.size:
         begin, piece = position, log.piece(position, WALK_READ_SIZE)
         while begin + len(piece) - position >= HEADER.size:
             try:

@@ -33,8 +33,7 @@ CHUNK_SIZE = 256 << 10  # bytes that are read at a time: few enough to stay in t
 # If batches are smaller than this size on average, the proof reads their bodies together with their headers.
 SKIPPED_SIZE = 8 << 10
 LARGE_SIZE = 256 << 10  # If batches are larger than this on average, their bodies are not read from the disk.
-LENGTH = struct.Struct(">i")
-LENGTH_AT = 8  # the position of batch_length in a batch
+LENGTH = struct.Struct(">8xi")  # batch_length, at byte 8 of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,6 @@ def prove_headers(
 def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None) -> Iterator[None]:
     """Do the work of `prove_headers` with the open log file: yield None after each step."""
     position = found = count = piece_end = ready_end = 0
-    header_size = HEADER.size
     while position < size:
         average = position // count if count else 0
         if position >= piece_end:
@@ -147,12 +145,12 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
                 is_ready = mapped is not None and file.populate(mapped[position:piece_end])
                 ready_end = min(piece_end, size) if is_ready else 0
         chunk: bytes | memoryview
-        if mapped is not None and position + header_size <= ready_end:
+        if mapped is not None and position + HEADER.size <= ready_end:
             chunk = mapped[position:ready_end]
             if average < SKIPPED_SIZE:  # slices of a `bytes` object cost less than slices of a memoryview
                 chunk = bytes(chunk[:CHUNK_SIZE])
         else:
-            chunk_size = CHUNK_SIZE if average < SKIPPED_SIZE else header_size
+            chunk_size = CHUNK_SIZE if average < SKIPPED_SIZE else HEADER.size
             # The bytes are copied from the file, not taken from the mapped pages: if the disk cannot read a sector,
             # access to a mapped page would end the process with a signal.
             chunk = file.read(position, min(chunk_size, size - position))
@@ -187,7 +185,7 @@ def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
     at, last = 0, len(buffer) - size
     while at <= last:
         headers.append(buffer[at : at + size])
-        (length,) = unpack(buffer, at + LENGTH_AT)
+        (length,) = unpack(buffer, at)
         if length < size - LENGTH_AND_OFFSET_SIZE:
             raise DamageError(f"batch at byte {at} has batch_length {length}, which no batch can have")
         at += length + LENGTH_AND_OFFSET_SIZE

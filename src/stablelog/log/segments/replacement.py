@@ -68,8 +68,7 @@ def _finish(disk: Disk, directory: Path) -> None:
     for name in _names(disk, directory):
         if name.endswith(SWAP):
             disk.rename(directory / name, directory / name.removesuffix(SWAP))
-    if any(name.endswith((DELETED, CLEANED, TMP, SWAP)) for name in names):
-        disk.sync_dir(directory)
+    disk.sync_dir(directory)
 
 
 def _names(disk: Disk, directory: Path) -> list[str]:

@@ -19,7 +19,9 @@ class TornError(DamageError):
     """
 
 
-def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+def scan_batches(
+    read: Read, begin: int, end: int, *, with_bodies: bool = True
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Yield each batch in the bytes [begin, end) of a log file: its position, its header and its bytes.
 
     The caller checks the CRC (`check_crc`) and the offsets.
@@ -28,24 +30,14 @@ def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchH
         read: called as `read(position, size)`; returns up to `size` bytes of the file at this position.
         begin: the position of the first batch.
         end: the end of the last batch, exclusive.
+        with_bodies: whether all bytes of a batch are read. If not, the 61 bytes of its header are yielded, and large
+            bodies are not read.
 
     Raises:
         TornError: the last batch ends after `end`.
         DamageError: the bytes where a header is expected are not a header.
     """
-    return _scan(read, begin, end, BATCHES_READ_SIZE, with_bodies=True)
-
-
-def scan_headers(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, 61 bytes of the header) of each batch. Large bodies are not read. Arguments and errors
-    are those of `scan_batches`.
-    """
-    return _scan(read, begin, end, HEADERS_READ_SIZE, with_bodies=False)
-
-
-def _scan(
-    read: Read, begin: int, end: int, read_size: int, *, with_bodies: bool
-) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    read_size = BATCHES_READ_SIZE if with_bodies else HEADERS_READ_SIZE
     chunk, chunk_begin, position = memoryview(b""), begin, begin
     while position < end:
         if position + HEADER.size > chunk_begin + len(chunk):

@@ -286,8 +286,8 @@ class Segment(LogFile, ABC):
         """Return the header of the first batch that contains or follows an offset; None if there is no such batch. The
         log file need not be proven.
         """
-        position = self.offset_index.position_before(offset)
-        return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
+        batches = self.walk_unproven(self.offset_index.position_before(offset))
+        return next((header for _, header in batches if header.last_offset >= offset), None)
 
     def whole_batches(self, first: FoundBatch, size: int) -> tuple[int, int]:
         """Find the last whole batch within `size` bytes of the log file.

@@ -14,7 +14,7 @@ import pyarrow as pa
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, Buffer
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError
-from stablelog.log.segments.proof import LENGTH, LENGTH_AT
+from stablelog.log.segments.proof import LENGTH
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.objects.download import downloaded, ranges_of
 from stablelog.spark.planning import ObjectExtent
@@ -147,7 +147,7 @@ class WholeBatches:
         """
         if len(self._rest) < HEADER.size:
             return HEADER.size - len(self._rest)
-        size = LENGTH_AND_OFFSET_SIZE + int(LENGTH.unpack_from(self._rest, LENGTH_AT)[0])
+        size = LENGTH_AND_OFFSET_SIZE + int(LENGTH.unpack_from(self._rest)[0])
         left = len(self._rest) + self._left
         if not HEADER.size <= size <= left:
             raise DamageError(
