@@ -1,32 +1,29 @@
 """Whether a partition can be used: it is open, has failed, or is closed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from stablelog.errors import UnavailableError
 
 
-def _ignore(_why: UnavailableError) -> None:
-    pass
-
-
-@dataclass(slots=True, eq=False)
 class Availability:
     """Whether one partition accepts calls. It stops accepting them when the disk fails, when an append stops half-way,
     and when the partition is closed.
 
-    Attributes:
+    Args:
         name: the partition's name, for messages.
+
+    Attributes:
         is_writing: whether an append has written to the log file, and has not updated the state in memory yet.
         is_closed: whether the partition was closed. Its directory may then belong to a new topic of the same name.
         on_failure: called once with the reason when the partition fails. It is not called when the partition is closed.
     """
 
-    name: str
-    is_writing: bool = False
-    is_closed: bool = False
-    on_failure: Callable[[UnavailableError], None] = _ignore
-    _failed: UnavailableError | None = field(default=None, init=False)
+    def __init__(self, name: str) -> None:
+        self.is_writing = False
+        self.is_closed = False
+        self.on_failure: Callable[[UnavailableError], None] = _ignore
+        self._name = name
+        self._failed: UnavailableError | None = None
 
     @property
     def failure(self) -> UnavailableError | None:
@@ -38,7 +35,7 @@ class Availability:
                 UnavailableError("an append was written and not completed because of an unexpected error")
             )
         if self._failed is None and self.is_closed:
-            return UnavailableError(f"partition {self.name} is closed")
+            return UnavailableError(f"partition {self._name} is closed")
         return self._failed
 
     def mark_failed(self, why: UnavailableError) -> None:
@@ -59,11 +56,15 @@ class Availability:
     def check_usable(self) -> None:
         """Raise UnavailableError if the partition has failed or is closed."""
         if self.is_writing or self._failed is not None:
-            raise UnavailableError(f"partition {self.name} has failed and needs a restart: {self.failure}")
+            raise UnavailableError(f"partition {self._name} has failed and needs a restart: {self.failure}")
         if self.is_closed:
             self.check_open()
 
     def check_open(self) -> None:
         """Raise UnavailableError if the partition is closed: its directory may belong to a new topic of the same name."""
         if self.is_closed:
-            raise UnavailableError(f"partition {self.name} is closed")
+            raise UnavailableError(f"partition {self._name} is closed")
+
+
+def _ignore(_why: UnavailableError) -> None:
+    pass

@@ -63,6 +63,5 @@ def read_remote(
         first = max(first, read_header(head).base_offset)
     aborted, is_complete = remote.aborted_in(first, end) if found.buffers else ([], True)
     if not is_complete:
-        local, _ = find_aborted(segments, max(first, remote.end_offset), end)
-        aborted = aborted + local
+        aborted = aborted + find_aborted(segments, max(first, remote.end_offset), end)[0]
     return replace(found, aborted=tuple(aborted))

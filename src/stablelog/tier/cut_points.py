@@ -23,7 +23,7 @@ from crc32c import crc32c
 from stablelog.batch.header import LENGTH_AND_OFFSET_SIZE
 from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
-from stablelog.log.segments.proof import LENGTH, LENGTH_AT, raw_headers_in
+from stablelog.log.segments.proof import LENGTH, raw_headers_in
 from stablelog.tier.remote_segment import RemoteSegment
 from stablelog.types import RangeProof
 
@@ -91,7 +91,7 @@ def encode_cut_points(
                     raise _is_other(summary)
                 points += CUT_POINT.pack(base_offset - summary.base_offset, at)
                 crcs += HEADER_CRC.pack(crc)
-            at += LENGTH_AND_OFFSET_SIZE + LENGTH.unpack_from(header, LENGTH_AT)[0]
+            at += LENGTH_AND_OFFSET_SIZE + LENGTH.unpack_from(header)[0]
         crc = crc32c(b"".join(headers[begin:]), crc)
     if position != summary.log_size or crc != summary.log_crc:
         raise _is_other(summary)

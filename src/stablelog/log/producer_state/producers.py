@@ -97,8 +97,7 @@ class Producers:
     def _add_recent(self, producer: ProducerEntry) -> None:
         self._recent[producer.producer_id] = producer
         if len(self._recent) > RECENT_MAX:
-            _, last = self._recent.popitem(last=False)
-            self._pack(last)
+            self._pack(self._recent.popitem(last=False)[1])
 
     def _pack(self, producer: ProducerEntry) -> None:
         if not producer.is_packed:
