@@ -20,6 +20,7 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.opening import open_partition
 from stablelog.log.partition import LogConfig, MarkerWrite, Partition
+from stablelog.log.search.aborts import find_aborted
 
 ABORT = Marker(MarkerType.ABORT, 0)
 PLACE_COUNT = 1000
@@ -87,11 +88,15 @@ def look_up(directory: Path, segment_count: int) -> Lookups:
 
 
 def _search(partition: Partition) -> Callable[[int, int], Sequence[AbortedTxn]]:
-    """The search for aborted transactions. Earlier commits, which `--against` can name, have it in the partition."""
-    found: Callable[[int, int], Sequence[AbortedTxn]] = getattr(
-        partition, "aborted_in", partition.log.segments.aborted
-    )
-    return found
+    """The search for aborted transactions. Earlier commits, which `--against` can name, have it in the partition or in
+    its list of segments.
+    """
+    segments = partition.log.segments
+    for owner, name in ((partition, "aborted_in"), (segments, "aborted")):
+        if hasattr(owner, name):
+            found: Callable[[int, int], Sequence[AbortedTxn]] = getattr(owner, name)
+            return found
+    return lambda start, end: find_aborted(segments, start, end)[0]
 
 
 def look_up_everywhere(partition: Partition) -> None:
