@@ -13,6 +13,7 @@ from stablelog.errors import DamageError
 from stablelog.log.model import Isolation
 from stablelog.log.search import batches
 from stablelog.log.segments.proof import DamagedBatch
+from stablelog.log.segments.segment import LogProof
 from stablelog.testing.sim_disk import SimFile
 from tests.commit_order.committed_log import Log, a_log_of_many_writers, a_log_of_small_batches
 
@@ -133,7 +134,7 @@ class Noted:
     def __init__(self):
         self.asked = []
 
-    damaged_batches = ()
+    proof = LogProof()
 
     @property
     def log(self):
