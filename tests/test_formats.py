@@ -305,7 +305,7 @@ def test_the_table_of_fields_of_messages_is_the_codes():
 
     (table,) = re.findall(r"\| field \| type \| kinds \|.*\n\|[-|]*\n((?:\|.*\n)+)", TIERED)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    for kind, message in records.KINDS.items():
+    for kind, message in enumerate(records.KINDS):
         told = [row[1] for row in rows if str(kind) in row[2].split(", ")]
         assert told == list(types_of(message)), message
 
