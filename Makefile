@@ -33,10 +33,10 @@ demo-tiers: setup  ## the flights in two tiers: read across both, by Spark witho
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup --hypothesis-seed=0
 
 test: setup  ## each promise once, in five minutes on two cores
-	$(PYTEST) -m "not extended" --minutes-limit 30
+	$(PYTEST) -m "not extended" --minutes-limit 25
 
 test-all: setup  ## all other tests that need nothing but this, in twenty minutes on two cores
-	$(PYTEST) -m extended --minutes-limit 130
+	$(PYTEST) -m extended --minutes-limit 100
 
 coverage: setup  ## branch coverage of each room by the tests of make test; a room that decides needs 97 %
 	$(PYTEST) -m "not extended" --cov=stablelog --cov-branch --cov-report=
