@@ -53,6 +53,7 @@ mutants: setup  ## a mutant for each protocol rule, and the test that has to cat
 
 check: setup  ## style, types, architecture, and ruff's rules for security
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select RUF027 src  # a text with {name} that is no f-string
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

@@ -403,7 +403,7 @@ def test_columns_of_a_source_pass():
     [
         ({"txnAppId": "a", "txnVersion": "1"}, "for batch writes"),
         ({"commitGroup": "g"}, "requires a checkpoint"),
-        ({"commitGroup": "g", "checkpointLocation": "s3://b/c"}, "local directory"),
+        ({"commitGroup": "g", "checkpointLocation": "s3://b/c"}, "in a local directory: s3://b/c"),
         ({"commitGroup": "g", "sourceOffsets": '{"t": {"0": 1}}'}, "sourceOffsets are for batch writes"),
     ],
 )

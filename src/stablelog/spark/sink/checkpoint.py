@@ -115,6 +115,6 @@ def local_checkpoint(checkpoint: str | None) -> Path:
     if scheme != "file":
         raise UsageError(
             "commitGroup reads the source's progress from the checkpoint, which must be in a local "
-            "directory: {checkpoint}"
+            f"directory: {checkpoint}"
         )
     return Path(rest.removeprefix("//"))  # Like Hadoop, do not decode %-escapes: the path is not URL-quoted.
