@@ -1,8 +1,9 @@
 """Decisions and answers of the transaction coordinator.
 
-A decision consists of records for the commit log, marker orders and the answer to a request. The broker carries out a
-decision in three steps. It appends the records to the commit log. When they and all earlier records are durable, it
-writes the markers to the partitions. Then it sends the answer.
+A decision consists of records for the commit log (the log of the coordinator), marker orders (each says which marker is
+to be written to which partitions) and the answer to a request. The broker carries out a decision in three steps. It
+appends the records to the commit log. When they and all earlier records are durable, it writes the markers to the
+partitions. Then it sends the answer.
 """
 
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Answer]):
-    """A decision of the transaction coordinator. The broker carries out its parts in the order records, markers,
-    answer.
+    """A decision of the transaction coordinator. The broker first appends the records, then writes the markers, and
+    then sends the answer.
 
     Attributes:
         records: records for the commit log, appended as one batch, so a crash keeps or loses all of them.
@@ -36,7 +37,7 @@ class Decision(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The records and markers of a decision, while the coordinator makes it.
+    """The records and markers of a decision that the coordinator is still making. Its methods add to them.
 
     Attributes:
         now_ms: broker time.
@@ -49,7 +50,7 @@ class Draft:
     markers: list[MarkerOrder] = field(default_factory=list)
 
     def decision(self, answer: Answer) -> Decision[Answer]:
-        """Return the decision that consists of the draft's records and markers and of this answer to the request."""
+        """Return the finished decision: the records and markers of this draft, and this answer to the request."""
         return Decision(answer, self.records, self.markers)
 
 

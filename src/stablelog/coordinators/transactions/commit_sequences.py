@@ -1,4 +1,7 @@
-"""Commit sequences of one transaction group: the number of each commit, in the order of the commits, without gaps."""
+"""Commit sequences: the numbers of the commits of one transaction group (topics whose commits have one order).
+
+They follow the order of the commits, and have no gaps.
+"""
 
 from typing import Final
 
@@ -11,18 +14,19 @@ FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 stands fo
 
 
 class CommitSequences:
-    """The commit sequences of one transaction group.
+    """The commit sequences of one transaction group: the numbers of its commits, in their order.
 
-    A joint commit of many transactions takes several decisions with the same commit sequence. Between the first and the
-    last of these decisions the commit is *held*, and no other transaction of the group can be committed.
+    A joint commit commits the transactions of several producers together. If there are many, it takes several decisions
+    with the same commit sequence. Between the first and the last of these decisions the commit is *held*, and no other
+    transaction of the group can be committed.
 
     Args:
         group: the transaction group.
 
     Attributes:
         next: the commit sequence of the next commit.
-        are_known: False after a start while partitions may contain commit sequences that the commit log lacks. No
-            transaction can be committed then.
+        are_known: whether the next commit sequence is certain. It is False after a start of the broker, while
+            partitions may contain commit sequences that the commit log has lost. No transaction can be committed then.
         assigned_count: the number of commit sequences that were assigned since the broker's start.
     """
 
@@ -40,18 +44,18 @@ class CommitSequences:
 
     @property
     def first_undecided(self) -> int:
-        """The lowest commit sequence that still needs a decision: that of the held joint commit (some of its decisions
-        are still to be made), otherwise that of the next commit.
+        """The lowest commit sequence (number of a commit in its transaction group) that still needs a decision: that of
+        the held joint commit, some decisions of which are still to be made. If none is held, that of the next commit.
         """
         return self.next if self._held is None else self._held
 
     def check_commit_allowed(self) -> None:
-        """Check that a transaction of the group can be committed now.
+        """Check that a transaction of the transaction group can be committed now.
 
         Raises:
-            RefusedError: after a start, the next commit sequence is not known yet; or a joint commit of many
-                transactions is being decided. The error code is coordinator_load_in_progress, after which the client
-                retries.
+            RefusedError: after a start of the broker, the number of the next commit is not known yet; or a joint commit
+                of many transactions is being decided. The error code is coordinator_load_in_progress, after which the
+                client retries.
         """
         if not self.are_known:
             raise RefusedError(
@@ -65,9 +69,9 @@ class CommitSequences:
             )
 
     def assign_next(self) -> int:
-        """Return the next commit sequence, and advance to the one after it.
+        """Return the commit sequence (number) of the next commit of the group, and advance to the one after it.
 
-        The caller must decide the commit at once, because commit sequences have no gaps.
+        The caller must decide the commit at once: a number that is taken and not used would leave a gap.
         """
         assert self.are_known
         assert self._held is None
@@ -76,9 +80,10 @@ class CommitSequences:
         return self.last
 
     def hold_last(self) -> None:
-        """Hold the last assigned commit: further decisions will use its commit sequence.
+        """Hold the last assigned commit, a joint commit that takes several decisions: its further decisions will use
+        the same commit sequence (number of the commit).
 
-        No other transaction of the group can be committed until `release_held`.
+        Other transactions of the group cannot be committed until `release_held`.
         """
         assert self._held is None
         assert self.last >= FIRST_SEQUENCE
@@ -90,11 +95,12 @@ class CommitSequences:
         self._held = None
 
     def skip_past(self, sequence: int) -> None:
-        """Make sure that the next commit gets a commit sequence above `sequence`, because `sequence` is in use."""
+        """Make sure that the next commit gets a number above `sequence`, because an earlier commit has this number."""
         self.next = max(self.next, sequence + 1)
 
     def observe_marker(self, sequence: int) -> bool:
-        """Record the commit sequence of a commit marker that a partition contains: the next commit gets a greater one.
+        """Record the commit sequence (number of the commit) in a commit marker that a partition contains: the next
+        commit gets a greater one.
 
         Returns:
             Whether the commit log lacks this commit. The commit log has then lost its end, or is an older copy than the

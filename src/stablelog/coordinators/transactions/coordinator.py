@@ -1,4 +1,4 @@
-"""Transaction coordinator of one transaction group: decides about requests, timeouts and crashes.
+"""Transaction coordinator of one transaction group (topics with one order of commits): decides about requests.
 
 Each method takes an event, with the time as an argument, and returns a decision (`transactions.answers`). The
 coordinator itself reads and writes no log. Its caller has to follow these rules:
@@ -202,7 +202,7 @@ class TransactionCoordinator:
         *,
         produce_version: int | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is in the producer's open transaction (KIP-890). This changes nothing.
+        """Return for each partition whether it is in the producer's open transaction (KIP-890), and change nothing.
 
         Args:
             transactional_id: the transactional id.
@@ -257,8 +257,8 @@ class TransactionCoordinator:
             now_ms: broker time.
 
         Returns:
-            A decision. A commit gets the answer COORDINATOR_LOAD_IN_PROGRESS while `table.sequences.are_known` is
-            False.
+            A decision. A commit gets the answer COORDINATOR_LOAD_IN_PROGRESS after a start, until the number of the
+            next commit is known (`table.sequences.are_known`).
         """
         version = TV2 if api_version >= END_TXN_TV2 else TV1
         shown = ProducerIdAndEpoch(producer_id, producer_epoch)
@@ -348,9 +348,10 @@ class TransactionCoordinator:
     def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
         """Abort open transactions that have timed out.
 
-        At most `count_max` transactions are aborted, and no further one after TICK_PARTITION_COUNT partitions. Their
-        producers may continue: InitProducerId returns the new epoch to them. While a long joint commit is being
-        decided, nothing is aborted, because its children may be among these transactions.
+        At most `count_max` transactions are aborted, and no further one after TICK_PARTITION_COUNT partitions. The
+        producers of the aborted transactions may continue: InitProducerId returns the new epoch to them. While a joint
+        commit of many transactions is being decided, nothing is aborted, because its transactions may be among those
+        that have timed out.
 
         Returns:
             A decision whose answer is True if more transactions may have timed out.
@@ -367,7 +368,7 @@ class TransactionCoordinator:
         return draft.decision(self.table.may_be_overdue(now_ms))
 
     def forget_expired(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
-        """Forget expired transactional ids and expired keys of joint commits, at most `count_max` of each.
+        """Forget expired transactional ids, and expired keys of joint commits, at most `count_max` of each.
 
         Returns:
             A decision whose answer is True if more ids or keys may have expired.
@@ -403,11 +404,11 @@ class TransactionCoordinator:
         """Finish the replay of the commit log, after `table.replay` was called for all its records.
 
         Returns:
-            A decision. Its markers are those of all transactions that are decided and not complete, in order. The
-            caller holds the markers of each partition back until the partition is open, and then passes them to
-            `reconcile`. Its answer says whether the records of the decision must be durable before any client writes
-            to a partition. The answer is True if Apache Kafka wrote decisions that lack markers: the records then
-            contain the end offsets of the partitions. Other records belong to joint commits
+            A decision. Its markers are those of all transactions that are decided and not complete, in the order of the
+            decisions. The caller holds the markers of each partition back until the partition is open, and then passes
+            them to `reconcile`. Its answer says whether the records of the decision must be durable before any client
+            writes to a partition. The answer is True if Apache Kafka wrote decisions that lack markers: the records
+            then contain the end offsets of the partitions. Other records belong to joint commits
             (`JointCommits.finish_replay`).
         """
         draft = Draft(now_ms, self.table.finish_replay(self._coordinator_epoch, now_ms))
@@ -427,21 +428,22 @@ class TransactionCoordinator:
         held: Sequence[MarkerOrder] = (),
         now_ms: int,
     ) -> Decision[None]:
-        """Compare the open transactions of an opened partition with the commit log.
+        """Compare the open transactions of a partition that the broker has just opened with the commit log.
 
         A crash may have lost a marker of a transaction that the commit log has as complete, or the record of a
         transaction that the partition contains. A lost marker is written again. An open transaction that its producer
         can continue becomes the producer's current transaction. Any other open transaction is aborted.
 
-        The decision's markers are all that must be written to `target`, in order. They repeat durable decisions, or end
-        transactions whose end was acknowledged to no client, so they need not wait until the records are durable.
+        The decision's markers are all that must be written to `target`, in the order in which they are written. They
+        repeat durable decisions, or end transactions whose end was acknowledged to no client, so they need not wait
+        until the records are durable.
 
         Args:
             target: the partition.
             found: its open transactions.
-            held: the marker orders that waited for the partition, in order. The decision's markers include all markers
-                in `held` that the partition still needs. When these are written, all orders in `held` count as written
-                to this partition.
+            held: the marker orders (each orders one marker) that waited until the partition was open, oldest first. The
+                decision's markers include all markers in `held` that the partition still needs. When these are written,
+                all orders in `held` count as written to this partition.
             now_ms: broker time.
         """
         open_in_it = [TransactionInPartition(*txn) for txn in found]

@@ -35,7 +35,8 @@ def event_of_end_request(
     commit: bool,
     version: int,
 ) -> TransactionEvent:
-    """Return the event of an EndTxn request: the end of the open transaction, or the repetition of an earlier end.
+    """Return what an EndTxn request does, as an event: it ends the open transaction, or repeats the request for an
+    earlier end.
 
     Args:
         table: the transactional ids of the group.

@@ -37,7 +37,9 @@ EndOffsets = Callable[[Sequence[TopicPartition]], Sequence[int]]
 
 
 def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
-    """Return OFFSET_UNKNOWN for each partition. A caller that does not know the end offsets passes this function as
+    """Return OFFSET_UNKNOWN for each partition.
+
+    A caller of `TransactionEnder` that does not know the end offsets of partitions passes this function as
     `end_offsets`.
     """
     return [OFFSET_UNKNOWN] * len(partitions)
@@ -70,7 +72,8 @@ class TransactionEnder:
         """Return a producer's next producer id and epoch: the next epoch, or a new producer id if the epochs have run
         out.
 
-        If the new producer id begins a new block of ids, add the record that reserves the block to `records`.
+        Producer ids are reserved in blocks. If the new one begins a block, add the record that reserves the block to
+        `records`.
         """
         if client.producer_epoch < CLIENT_EPOCH_MAX:
             return ProducerIdAndEpoch(client.producer_id, client.producer_epoch + 1)
@@ -79,10 +82,13 @@ class TransactionEnder:
     def first_identity(self, transactional_id: str, records: list[Record]) -> ProducerIdAndEpoch:
         """Return the producer id and epoch of a new transactional id.
 
-        A child is one transaction of a joint commit. It gets the producer id of an earlier child that is committed and
-        that the coordinator has forgotten, with a greater epoch. If no such producer id is free, or if its epochs have
-        run out, the child gets a new producer id. A transactional id that is no child always gets a new producer id.
-        If a new producer id begins a new block of ids, add the record that reserves the block to `records`.
+        The id may be that of a child, which is one transaction of a joint commit (several transactions that are
+        committed together). A child gets the producer id of an earlier child that is committed and that the coordinator
+        has forgotten, with a greater epoch. If no such producer id is free, or if its epochs have run out, the child
+        gets a new producer id. A transactional id that is no child always gets a new producer id.
+
+        Producer ids are reserved in blocks. If a new one begins a block, add the record that reserves the block to
+        `records`.
         """
         spare = self._table.take_spare_identity() if child_of(transactional_id) is not None else None
         if spare is None:
@@ -106,7 +112,7 @@ class TransactionEnder:
         Args:
             transactional_id: the transactional id.
             txn: its state before the decision.
-            state: its state after the decision: decided, or complete if no partition needs a marker.
+            state: its state after the decision: to commit or to abort, or complete if no partition needs a marker.
             draft: gets the record and the marker order.
             version: the transaction version of the request.
             raise_epoch: whether the producer gets a new epoch after the transaction.
@@ -170,7 +176,9 @@ class TransactionEnder:
         return LogEnds.from_offsets(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
     def marker_order(self, transactional_id: str, txn: TransactionMetadata) -> MarkerOrder:
-        """Return the order to write the markers of a decided transaction into its partitions."""
+        """Return the marker order of a decided transaction, which says what marker the broker is to write into which
+        partitions.
+        """
         assert txn.state.is_decided
         return MarkerOrder(
             transactional_id=transactional_id,
@@ -240,7 +248,8 @@ class TransactionEnder:
         self.end(transactional_id, txn, TransactionEvent.FENCE, draft, owner_may_ask=owner_may_ask)
 
     def abort_order_for(self, target: TopicPartition, found: TransactionInPartition) -> MarkerOrder:
-        """Return the order to abort a transaction that is open in `target` and that no producer can continue.
+        """Return the marker order (an instruction to write a marker) that aborts a transaction which is open in the
+        partition `target` and which no producer can continue.
 
         The marker usually has a higher epoch than the transaction's records, so that the partition refuses late writes
         of the transaction. If a producer still uses the epoch of the records, the marker has this same epoch, because
@@ -268,7 +277,7 @@ class TransactionEnder:
 def completed_state(txn: TransactionMetadata, state: TransactionState, now_ms: int) -> TransactionMetadata:
     """Return the state that a decided transaction has after all its markers are written.
 
-    The new state keeps the fields that are needed to answer a repeated request.
+    The new state keeps the fields that are needed to answer a repeated EndTxn or InitProducerId.
     """
     assert state.is_complete
     return TransactionMetadata(

@@ -74,8 +74,8 @@ class IdleIds:
         return self._values.pop(transactional_id, None) is not None
 
     def oldest(self, count_max: int) -> Iterator[tuple[str, IdleHead]]:
-        """Yield the ids that were not used for the longest time, at most `count_max`: pairs of the id and some fields
-        of its record.
+        """Yield the ids that were not used for the longest time, at most `count_max`, each in a pair with those fields
+        of its record that `read_idle_head` reads.
         """
         return ((key, read_idle_head(value)) for key, value in list(islice(self._values.items(), count_max)))
 
@@ -93,8 +93,8 @@ class IdleIds:
         self._values = dict(sorted(self._values.items(), key=lambda item: read_idle_head(item[1]).update_ms))
 
     def clamp_times(self, now_ms: int) -> None:
-        """Replace each time of last use that is later than `now_ms` by `now_ms`, because such an id would expire too
-        late.
+        """Replace each time of last use that is later than `now_ms` by `now_ms`. An id with a time in the future, as
+        after the clock was set back, would expire too late.
         """
         assert not self._decoded, "an id was read before its times were right"
         for transactional_id, value in self._values.items():

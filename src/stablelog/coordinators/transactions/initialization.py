@@ -1,7 +1,8 @@
 """InitProducerId: a producer gets its producer id and epoch, and becomes the only producer of its transactional id.
 
-The default group holds the transactional ids of a group that has not begun yet. When the group begins, it imports these
-ids.
+Each transaction group (topics and producers with one order of commits) has a commit log and transactional ids of its
+own. Until a group has its commit log, the default group holds the transactional ids of the group. When the group
+begins, it imports these ids.
 
 Source: KIP-98, KIP-360, KIP-890, KIP-939.
 """
@@ -44,7 +45,7 @@ class Initialization:
         config: the coordinator's settings.
         table: the group's transactional ids.
         ending: ends transactions.
-        joint: the joint commits.
+        joint: the joint commits, each of which commits the transactions of several producers together.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class Initialization:
         return draft.decision(answer)
 
     def import_id(self, transactional_id: str, held: TransactionMetadata, *, now_ms: int) -> Decision[None]:
-        """Add a transactional id to this group, which the default group has held until now. The producer of the id
-        keeps its producer id and epoch.
+        """Add a transactional id to this transaction group. Until now, the default group has held the id. The producer
+        of the id keeps its producer id and epoch.
 
         Args:
             transactional_id: the id, which this group does not have.
@@ -141,8 +142,8 @@ class Initialization:
         return draft.decision(None)
 
     def forget_id(self, transactional_id: str, *, now_ms: int) -> Decision[None]:
-        """Remove a transactional id from the default group, because the transaction group to which the id belongs has
-        imported it.
+        """Remove a transactional id from this group, the default group, because the transaction group to which the id
+        belongs (by the name before the first slash) has imported it.
         """
         draft = Draft(now_ms)
         self._table.forget(transactional_id, draft.records)
@@ -195,7 +196,7 @@ class Initialization:
     def _new_incarnation(
         self, transactional_id: str, txn: TransactionMetadata, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Assign the next epoch to a producer whose transactional id has no open transaction.
+        """Assign the next producer epoch to a producer whose transactional id has no open transaction.
 
         A new producer may have waited until the transaction of the previous producer was aborted. It then gets the
         epoch with which the previous producer was fenced, because no producer has used this epoch. (With TV1 the epoch

@@ -1,9 +1,11 @@
-"""Joint commits of many children, which are decided in several decisions.
+"""Joint commits of many children (a child is one of the transactions that a joint commit commits together), which are
+decided in several decisions.
 
 To end a child takes about 20 microseconds, and a joint commit may have thousands of children. The first decision of a
 long joint commit is only the record of its key. This record is the commit: it contains the commit sequence, and it
 names the children. These children are *accepted*. A crash keeps this record as a whole or loses it as a whole. The
-decisions that end the accepted children follow. The last of them writes the record of the key again, without children.
+decisions that end the accepted children follow. The last of these decisions writes the record of the key again, without
+children.
 
 While a transaction group has accepted children whose end is not decided, these rules hold:
 
@@ -37,8 +39,9 @@ ENDED_AT_ONCE: Final = 50
 
 
 class AcceptedChildren:
-    """The accepted children of a long joint commit: the commit is durable, and their ends are decided in further
-    decisions.
+    """The accepted children of a long joint commit, a commit of many transactions (its children) together.
+
+    The commit is recorded already. Further decisions end the children, a few in each.
 
     At most one joint commit of a transaction group has accepted children at a time.
 
@@ -56,17 +59,23 @@ class AcceptedChildren:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the group has accepted children whose end is not decided yet."""
+        """Whether the transaction group has accepted children: transactions of a joint commit that is recorded, whose
+        own ends are not decided yet.
+        """
         return self._name is not None
 
     def contains(self, transactional_id: str) -> bool:
-        """Return whether the id is that of an accepted child of the joint commit that is being decided."""
+        """Return whether the id is that of an accepted child: a transaction of a joint commit that is recorded, whose
+        own end is not decided yet.
+        """
         return transactional_id in self._accepted
 
     def accept_children(self, name: JointName, transactional_ids: Iterable[str]) -> None:
-        """Accept the children of a joint commit: from now on they are committed, and only the decisions about each of
-        them are missing. The caller has just added the record of the key, which has the last commit sequence, to the
-        log.
+        """Accept the children of a joint commit, which are its transactions: from now on they are committed, and only
+        the decision that ends each of them is missing.
+
+        The caller has just added the record of the key of the joint commit to the commit log. This record has the last
+        commit sequence (number of a commit).
         """
         assert not self.is_pending
         self._name = name
@@ -77,8 +86,8 @@ class AcceptedChildren:
         self._table.sequences.hold_last()
 
     def end_next_children(self, draft: Draft, count_max: int = ENDED_AT_ONCE) -> None:
-        """Decide the commit of the next accepted children, at most `count_max`. The last decision ends the joint
-        commit.
+        """Decide the commit of the next accepted children (transactions of a joint commit that is recorded already), at
+        most `count_max`. The decision about the last child also ends the joint commit.
         """
         assert self._name is not None
         state = self._table.joints.get(self._name)
@@ -94,8 +103,8 @@ class AcceptedChildren:
             self._accepted = frozenset()
 
     def finish_replay(self, draft: Draft) -> None:
-        """Finish the replay of the commit log: decide the commit of accepted children that the last broker has not
-        ended.
+        """Finish the replay of the commit log at a start of the broker: decide the commit of accepted children
+        (transactions of a joint commit that is recorded already) that were not ended before the broker stopped.
 
         Another crash may lose these decisions: the next start makes them again, because the record that accepts the
         children is durable.
@@ -127,7 +136,8 @@ def end_child(
         ending: ends transactions.
         transactional_id: the id of the child.
         txn: the state of the child.
-        state: the state of the joint commit's key; its commit sequence is that of the child.
+        state: the state of the joint commit's key. Its commit sequence (number of the commit) becomes that of the
+            child.
         draft: gets the record and the marker order.
     """
     ending.end(

@@ -11,8 +11,8 @@ from stablelog.coordinators.transactions.transaction import NO_SEQUENCE
 
 
 class ChildShown(NamedTuple):
-    """A child (transaction of a joint commit) as a request names it: its transactional id, and its producer id and
-    epoch as the client knows them.
+    """A child, one of the transactions of a joint commit, as a request names it: its transactional id, and its producer
+    id and epoch as the client knows them.
     """
 
     transactional_id: str
@@ -22,14 +22,15 @@ class ChildShown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JointAnswer:
-    """Answer to BeginJoint, CommitJoint or AbortJoint.
+    """Answer to BeginJoint, CommitJoint or AbortJoint: requests about a joint commit, which commits several
+    transactions together and is identified by a key and a version.
 
     Attributes:
         error: why the request was refused.
         message: the reason as text.
         committed: whether this version of the key, or a later one, was committed before this request.
-        commit_sequence: the commit sequence of this version, if it is the last committed version of the key; -1
-            otherwise.
+        commit_sequence: the number of the commit of this version in its transaction group, if it is the last committed
+            version of the key; -1 otherwise.
         last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
         run: the run (start of the writer) that committed this version of the key; empty if unknown.
         digest: the writer's description of what it committed under this version; empty if unknown.
@@ -45,10 +46,11 @@ class JointAnswer:
 
 
 def committed_before(state: JointState, version: int) -> JointAnswer:
-    """Return the answer for a version that is committed already.
+    """Return the answer for a version of a joint commit that is committed already.
 
-    The commit sequence, the run and the digest are known only of the last committed version. For an earlier version
-    they are left out.
+    The commit sequence (number of the commit), the run (start of the writer that committed) and the digest (the
+    writer's description of the content) are known only of the last committed version. For an earlier version they are
+    left out.
     """
     known = state if version == state.last_version else UNKNOWN
     return JointAnswer(

@@ -1,7 +1,7 @@
-"""Checks whether a joint commit can commit its children.
+"""Checks whether a joint commit can commit its children, which are transactions of several producers.
 
-Many children are checked in turns of the event loop. Between two turns, other requests may change a child or the key of
-the joint commit. `ChildChecks.are_current` returns whether the results of the checks are still valid.
+Many children are checked in turns of the event loop. Between two turns, other requests may change a child or the state
+of the joint commit's key. `ChildChecks.are_current` returns whether the results of the checks are still valid.
 """
 
 from collections.abc import Iterable
@@ -25,12 +25,13 @@ _ABORTED: Final = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABO
 
 @dataclass(slots=True)
 class CheckedChildren:
-    """The results of `ChildChecks.check_children` for one commit.
+    """The results of `ChildChecks.check_children` for one joint commit, which commits several transactions (its
+    children) together.
 
     Attributes:
         state: the state of the joint commit's key when the checks began.
         snapshots: by transactional id, the state of the child at the time of its check, to recognise a later change.
-        opened: the children with an open transaction.
+        opened: the transactional ids of the children with an open transaction.
         identities: the producer id and epoch of each child in `opened`.
     """
 
@@ -41,7 +42,8 @@ class CheckedChildren:
 
 
 class ChildChecks:
-    """Checks the children of the joint commits of one transaction group.
+    """Checks whether the children (transactions) of a joint commit can be committed, for all joint commits of one
+    transaction group.
 
     Args:
         table: the state of the transaction group.
@@ -73,7 +75,7 @@ class ChildChecks:
             raise superseded(child.name, child.version, child.run, state)
 
     def is_late(self, child: Child) -> bool:
-        """Return whether a child can no longer be committed.
+        """Return whether a child, a transaction of a joint commit, can no longer be committed.
 
         There are two reasons: its version of the joint commit, or a later version, is committed; or another start of
         the writer has begun this version since. Do not call this method for a child whose commit is accepted or decided
@@ -83,7 +85,8 @@ class ChildChecks:
         return child.version <= state.last_version or _lost_version(child, state)
 
     def check_child(self, name: JointName, version: int, shown: ChildShown) -> TransactionMetadata:
-        """Check that the joint commit can commit a child, and return the child's state.
+        """Check that a version of a joint commit can commit a child (one of its transactions), and return the child's
+        state.
 
         Raises:
             RefusedError: the child cannot be committed; the message names the reason.
@@ -114,13 +117,13 @@ class ChildChecks:
         return txn
 
     def begin_checks(self, name: JointName) -> CheckedChildren:
-        """Return an empty object for the results of `check_children`, for a commit of this joint commit's key."""
+        """Return an empty object to which `check_children` adds its results, for a commit with the key in `name`."""
         return CheckedChildren(self._joints.get(name))
 
     def check_children(
         self, name: JointName, version: int, children: Iterable[ChildShown], checked: CheckedChildren
     ) -> None:
-        """Check children of a commit, and add the results to `checked`.
+        """Check whether children (transactions) of a joint commit can be committed, and add the results to `checked`.
 
         Raises:
             RefusedError: a child cannot be committed, or is named twice.
@@ -138,23 +141,23 @@ class ChildChecks:
                 checked.identities.append((shown.producer_id, shown.producer_epoch))
 
     def are_current(self, name: JointName, checked: CheckedChildren) -> bool:
-        """Return whether the results of `check_children` are still valid: neither the key nor a child has changed
-        since.
+        """Return whether the results of `check_children` are still valid: since the checks, neither the state of the
+        joint commit's key nor that of a child (transaction of the commit) has changed.
         """
         return self._joints.get(name) is checked.state and not self._table.changed_ids(checked.snapshots)
 
 
 def _lost_version(child: Child, state: JointState) -> bool:
-    """Return whether another run (start of the writer) has begun the child's version since the child's own run began
-    it.
+    """Return whether the run of a child (the start of the writer that has begun the child) has lost its version of the
+    joint commit: another run has begun the same version since.
     """
     is_current = child.run == state.run if state.run else child.run not in state.superseded
     return child.version == state.open_version and bool(child.run) and not is_current
 
 
 def superseded(name: JointName, version: int, run: str, state: JointState) -> RefusedError:
-    """Return the error for a request of a run (a start of the writer), after another run has begun the same version of
-    the joint commit.
+    """Return the error for a request of a superseded run (a start of the writer): another run has begun the same
+    version of the joint commit since.
     """
     by = f"run {state.run!r} has begun it since" if state.run else "it was given up"
     return RefusedError(

@@ -99,7 +99,7 @@ class JointCommits:
         now_ms: int,
     ) -> Decision[JointAnswer]:
         """Begin a version of a joint commit for a run (a start of the writer), and tell whether the version is
-        committed already.
+        committed already. A joint commit commits several transactions, its children, together.
 
         An uncommitted version belongs to `run` from now on. The open children of this version that belong to other
         runs are aborted, and new children of those runs are refused. If the key has many children
@@ -149,18 +149,18 @@ class JointCommits:
                     self._dismiss(transactional_id, draft)
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """Return the known children of a key of joint commits, oldest first: the transactional id of each, and its
-        parts.
+        """Return the known children (transactions) of a key of joint commits, oldest first: the transactional id of
+        each, and the key, version, run and further parts that the id contains.
         """
         return self._joints.children(name)
 
     def has_many_children(self, name: JointName) -> bool:
-        """Return whether a key has more known children than one decision may end."""
+        """Return whether a key of joint commits has more known children (transactions) than one decision may end."""
         return self._joints.child_count(name) > self.at_once
 
     def dismiss_children(self, transactional_ids: Iterable[str], *, now_ms: int) -> Decision[None]:
-        """Abort those children that are open, and forget the others. Children whose commit is accepted or decided stay
-        as they are.
+        """Abort those of these children (transactions of joint commits) that are open, and forget the others. Children
+        that are committed, even if their markers or the decisions about them are missing, stay as they are.
         """
         draft = Draft(now_ms)
         for transactional_id in transactional_ids:
@@ -169,7 +169,9 @@ class JointCommits:
         return draft.decision(None)
 
     def may_be_dismissed(self, transactional_id: str) -> bool:
-        """Return whether `dismiss_children` would abort or forget this child."""
+        """Return whether `dismiss_children` would abort or forget this child (a transaction of a joint commit). It
+        would not if the child is committed.
+        """
         txn = self._table.get(transactional_id)
         return (
             txn is not None
@@ -178,8 +180,9 @@ class JointCommits:
         )
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to a commit that needs no check of the children, such as one of a version that is
-        committed already. `run` is the start of the writer that commits; None if the request names none.
+        """Return the answer to a joint commit if it needs no check of the children (the transactions), such as one of a
+        version that is committed already. `run` is the start of the writer that commits; None if the request names
+        none.
 
         Returns:
             The answer; None if the children have to be checked.
@@ -208,13 +211,14 @@ class JointCommits:
         digest: str | None = None,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Commit the children of a joint commit with one commit sequence. If one of them cannot be committed, decide
-        nothing.
+        """Commit the children of a joint commit, its transactions, with one commit sequence (number of the commit). If
+        one of them cannot be committed, decide nothing.
 
-        If more than `at_once` children are open, this decision only accepts them, and the caller carries out the
-        decisions of `end_accepted`. The commit also aborts all other children of this version and of earlier versions.
-        If the key has many children (`has_many_children`), no decision aborts them; the caller then passes the late
-        children (`ChildChecks.is_late`) to `dismiss_children`, a few at a time.
+        If more than `at_once` children are open, this decision only accepts them: it records the commit with their
+        names, and the caller then carries out the decisions of `end_accepted`, which end them. The commit also aborts
+        all other children of this version and of earlier versions. If the key has many children (`has_many_children`),
+        no decision aborts them; the caller then passes the late children (`ChildChecks.is_late`) to `dismiss_children`,
+        a few at a time.
 
         Args:
             name: transaction group and key of the joint commit.
@@ -267,7 +271,8 @@ class JointCommits:
         return draft.decision(replace(committed_before(value, version), committed=False))
 
     def end_accepted(self, *, now_ms: int) -> Decision[None]:
-        """Decide the commit of the next accepted children of a long joint commit, at most `at_once`.
+        """Decide the commit of the next accepted children of a long joint commit, at most `at_once`. An accepted child
+        is a transaction whose joint commit is recorded, but whose own end is not decided yet.
 
         The caller repeats this until `accepted_children.is_pending` is False.
         """
@@ -284,7 +289,7 @@ class JointCommits:
         run: str | None = None,
         now_ms: int,
     ) -> Decision[JointAnswer]:
-        """Abort children of a version of a joint commit, unless the version is committed.
+        """Abort children (transactions) of a version of a joint commit, unless the version is committed.
 
         With `run`, abort also all other children of that run, and refuse children that the run begins later. If the key
         has many children (`has_many_children`), no decision aborts the children of the run; the caller then passes them
@@ -334,8 +339,8 @@ class JointCommits:
         return committed_before(state, version) if version <= state.last_version else None
 
     def is_open(self, shown: ChildShown) -> bool:
-        """Return whether a child has an open transaction, and the request names the producer id and epoch of this
-        transaction.
+        """Return whether a child of a joint commit has an open transaction, and the request (`shown`) names the
+        producer id and epoch of this transaction.
         """
         transactional_id, *identity = shown
         txn = self._table.get(transactional_id)
@@ -349,7 +354,7 @@ class JointCommits:
         return txn is not None and txn.state is TransactionState.ONGOING
 
     def is_committing(self, producer_id: int) -> bool:
-        """Return whether the open transaction of a producer id is committed, alone or as a child, and still lacks
+        """Return whether the transaction of a producer id is committed, alone or in a joint commit, and still lacks
         markers.
         """
         owner = self._table.owner_of_open(producer_id)
@@ -362,13 +367,13 @@ class JointCommits:
     # -- children --------------------------------------------------------------------------------------------
 
     def finish_replay(self, draft: Draft) -> None:
-        """Finish the replay of the commit log at a start of the broker: make the decisions about children that were
-        still to be made when the broker stopped.
+        """Finish the replay of the commit log at a start of the broker: make the decisions about children (transactions
+        of joint commits) that were still to be made when the broker stopped.
 
-        If a long joint commit was accepted (its record is durable), but the end of some children was not decided yet,
-        these *accepted children* are committed now. Children that can no longer be committed (`ChildChecks.is_late`)
-        are aborted or forgotten. All these decisions follow from durable records. If another crash loses the decisions,
-        the next start makes them again.
+        The commit of many children is one record that names them, and further decisions end them, a few in each. If the
+        record is durable, and the end of some of its children was not decided yet, these children are committed now.
+        Children that can no longer be committed (`ChildChecks.is_late`) are aborted or forgotten. All these decisions
+        follow from durable records. If another crash loses the decisions, the next start makes them again.
 
         Args:
             draft: gets the records and the markers of these decisions.
@@ -379,7 +384,8 @@ class JointCommits:
                 self._dismiss(transactional_id, draft)
 
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
-        """Check an EndTxn request, and return whether its transactional id is that of a child of a joint commit.
+        """Check an EndTxn request, and return whether its transactional id is that of a child: a transaction that only
+        a joint commit can commit, together with others.
 
         A child's producer epoch ends with its transaction, even with TV1. The commit of a joint commit names each child
         with its epoch. So if a child was aborted and its producer has begun another transaction, the joint commit
@@ -400,8 +406,8 @@ class JointCommits:
     def open_offsets(
         self, name: JointName, version: int, partition: TopicPartition, *, now_ms: int
     ) -> Decision[ChildShown]:
-        """Open a child that the broker itself writes: offsets of consumer groups that are committed with the other
-        children.
+        """Open a child (a transaction) of a joint commit that the broker itself writes: it contains offsets of consumer
+        groups, which are committed together with the other children.
 
         The child is open at once in the offsets log's `partition`. The caller must not write to the partition before
         the record is durable: after a crash another producer could otherwise get the child's producer id. The child
@@ -424,9 +430,11 @@ class JointCommits:
         return draft.decision(ChildShown(transactional_id, *txn.client))
 
     def _dismiss(self, transactional_id: str, draft: Draft) -> None:
-        """Abort a child of a joint commit if it is open. Otherwise forget it, now or when its markers are written.
+        """Abort a child (a transaction of a joint commit) if it is open. Otherwise forget it, now or when its markers
+        are written.
 
-        An accepted child is left alone: it is committed, although its end is not decided yet.
+        An accepted child stays as it is: its joint commit is recorded, so it is committed, although the decision that
+        ends it is still to come.
         """
         txn = self._table.require_state(transactional_id)
         if self.accepted_children.contains(transactional_id):

@@ -1,4 +1,5 @@
-"""Record of a joint commit's key in the commit log.
+"""Record of a joint commit's key in the commit log. A joint commit commits several transactions, its children,
+together; a key and a version identify it.
 
 The latest record of a key holds all that the coordinator knows of it: the last committed version and its commit
 sequence, and the run that has begun the next version. The record's key has a kind of stablelog's own
@@ -51,11 +52,12 @@ ACCEPTED: Final = struct.Struct(
 
 @dataclass(frozen=True, slots=True)
 class JointState:
-    """The state of the key of a joint commit.
+    """The state of the key of a joint commit, which commits several transactions (its children) together. Each commit
+    with the key has a version.
 
     Attributes:
         last_version: the last committed version; -1 if there is none.
-        commit_sequence: the commit sequence of that commit; -1 if there is none.
+        commit_sequence: the number of that commit in its transaction group; -1 if there is none.
         open_version: the version that a run (start of the writer) has begun since that commit; -1 if there is none.
         retention_ms: the time after `update_ms` during which the key is remembered; -1 without limit.
         update_ms: the time of this record.

@@ -1,4 +1,4 @@
-"""The keys of joint commits, and their known children.
+"""The keys of joint commits (commits of several transactions together), and their known children (these transactions).
 
 `JointTable` is the part of the commit log's state that belongs to joint commits; `transactions.table` has the rest. A
 key is remembered for ever, unless its writer has set a retention time, or nothing was ever committed with the key.
@@ -23,7 +23,8 @@ UNKNOWN = JointState()
 
 
 class JointTable:
-    """The keys of joint commits and their children. `len` is the number of keys.
+    """The keys of joint commits, and the children of these commits (transactions that are committed together). `len` is
+    the number of keys.
 
     Args:
         unused_ms: a key for which a version was begun but never committed is forgotten after this time.
@@ -52,7 +53,7 @@ class JointTable:
         records.append((joint_key(*name), encode_joint(state)))
 
     def replay(self, name: JointName, value: bytes | None) -> int:
-        """Apply a record of the commit log to the table, and return the commit sequence in it.
+        """Apply a record of the commit log to the table, and return the commit sequence (number of the commit) in it.
 
         Args:
             name: transaction group and key of the joint commit.
@@ -85,10 +86,10 @@ class JointTable:
                 yield joint_key(*name), encode_joint(state)
 
     def unfinished_commits(self) -> list[tuple[JointName, JointState]]:
-        """Return the keys of long joint commits that have accepted children, with their states.
+        """Return the keys of long joint commits that are unfinished, with their states.
 
-        The commit is certain, but the decisions about some of these children may be missing: see
-        `joint.accepted_children`.
+        The commit is recorded, and the record names its transactions, the accepted children. The decisions that end
+        some of them may be missing: see `joint.accepted_children`.
         """
         return [(name, state) for name, state in self._states.items() if state.accepted]
 
@@ -98,14 +99,16 @@ class JointTable:
     # -- children --------------------------------------------------------------------------------------------
 
     def add_child_id(self, transactional_id: str) -> None:
-        """Add a transactional id that exists now. Ids that do not belong to a child of a joint commit are ignored."""
+        """Add a new transactional id, if it is that of a child (a transaction of a joint commit). Other ids are
+        ignored.
+        """
         child = child_of(transactional_id)
         if child is not None:
             self._children.setdefault(child.name, {})[transactional_id] = child
 
     def remove_child_id(self, transactional_id: str) -> None:
-        """Remove a transactional id that is forgotten. Ids that do not belong to a child of a joint commit
-        are ignored.
+        """Remove a transactional id that the coordinator forgets, if it is that of a child (a transaction of a joint
+        commit). Other ids are ignored.
         """
         child = child_of(transactional_id)
         if child is not None:
@@ -115,21 +118,24 @@ class JointTable:
                 del self._children[child.name]
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """Return the known children of a key of joint commits, oldest first: the transactional id of each, and its
-        parts.
+        """Return the known children (transactions) of a key of joint commits, oldest first: the transactional id of
+        each, and the key, version, run and further parts that the id contains.
         """
         return list(self._children.get(name, {}).items())
 
     def all_children(self) -> list[tuple[str, Child]]:
-        """Return the known children of all keys of joint commits: the transactional id of each, and its parts."""
+        """Return the known children (transactions) of all keys of joint commits: the transactional id of each, and the
+        key, version, run and further parts that the id contains.
+        """
         return [item for children in self._children.values() for item in children.items()]
 
     def child_count(self, name: JointName) -> int:
-        """Return the number of known children of a key of joint commits."""
+        """Return the number of known children (transactions) of a key of joint commits."""
         return len(self._children.get(name, ()))
 
     def is_over(self, transactional_id: str) -> bool:
-        """Return whether the id is that of a child whose version of the joint commit, or a later version, is committed.
+        """Return whether a transactional id is that of a child (a transaction of a joint commit) whose version of the
+        joint commit, or a later version, is committed.
 
         The coordinator refuses every request for such a child.
         """
