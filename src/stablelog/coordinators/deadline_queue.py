@@ -1,4 +1,4 @@
-"""Queue of deadlines: one deadline for each key, the earliest first.
+"""Queue of deadlines: one deadline for each key (such as a transactional id or a member id), the earliest first.
 
 Moving a deadline to a later time is cheap: the heap keeps the old entry with its earlier time. When that time comes,
 the queue replaces the entry by one with the new deadline. So the heap has about one entry for each key, although
@@ -94,8 +94,8 @@ class DeadlineQueue(Generic[Key]):
             heapq.heapify(self._heap)
 
     def _correct_top(self) -> None:
-        """Make the first entry of the heap valid: entries at the top whose deadline was cancelled are removed, and
-        those whose deadline was moved are replaced.
+        """Correct the top of the heap until its first entry is valid: entries whose deadline was cancelled are removed,
+        and those whose deadline was moved are replaced.
 
         Stop after CORRECTED_AT_ONCE entries, so that one call does not hold the event loop for long.
         """
@@ -114,7 +114,7 @@ class DeadlineQueue(Generic[Key]):
                 self._queue(key, deadline_ms)
 
     def _is_valid(self, queued_ms: int, key: Key) -> bool:
-        """Return whether an entry of the heap is current: the newest entry of its key, with the key's present
-        deadline.
+        """Return whether an entry of the heap, given by its time and its key, is valid: the newest entry of the key,
+        with the present deadline of the key.
         """
         return self._queued.get(key) == queued_ms == self._deadlines.get(key)

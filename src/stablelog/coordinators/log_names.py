@@ -7,12 +7,16 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def commit_log_of(group: str) -> str:
-    """Return the name of the topic that is the commit log of a transaction group."""
+    """Return the name of the topic that is the commit log of a transaction group: the log with the records of its
+    transactions.
+    """
     return f"{TRANSACTION_STATE_TOPIC}.{group}" if group else TRANSACTION_STATE_TOPIC
 
 
 def group_of_log(name: str) -> str | None:
-    """Return the transaction group whose commit log is the topic `name`; None if the topic is not a commit log."""
+    """Return the transaction group whose commit log (the log with the records of its transactions) is the topic `name`;
+    None if the topic is not a commit log.
+    """
     if name == TRANSACTION_STATE_TOPIC:
         return DEFAULT_GROUP
     stem, _, group = name.partition(".")
@@ -20,5 +24,7 @@ def group_of_log(name: str) -> str | None:
 
 
 def is_coordinator_log(name: str) -> bool:
-    """Return whether the topic `name` is a commit log or the offsets log."""
+    """Return whether the topic `name` is the log of a coordinator: a commit log (`__transaction_state` or one of other
+    transaction groups) or the offsets log (`__consumer_offsets`).
+    """
     return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None

@@ -77,10 +77,11 @@ class Characters(NamedTuple):
 
 
 def name_matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Return a function that checks whether a whole name matches.
+    """Return a function that checks whether a whole name matches the pattern.
 
-    No pattern, or an empty one, matches all names. This function takes a number of steps that is proportional to the
-    length of the pattern. The returned function takes as many again, and one step for each character of the name.
+    No pattern, or an empty one, matches all names. `name_matcher` takes a number of steps that is proportional to the
+    length of the pattern. The function that it returns takes as many again for each name, and one step for each
+    character of the name.
 
     Raises:
         RefusedError: the pattern is not a regular expression, is too long, or contains more than characters, classes of
@@ -214,7 +215,7 @@ def _is_unlimited(element: re.Match[str]) -> bool:
 
 
 def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
-    """Build and return the function that matches a group, or the whole pattern.
+    """Build and return the function that matches the alternatives of a group, or of the whole pattern.
 
     On return, the caller's iterator is at the element after the group.
     """
@@ -311,8 +312,8 @@ def _characters(element: re.Match[str]) -> Characters:
 
 
 def _member(element: re.Match[str], at: int) -> re.Match[str]:
-    """Read one member of a class of characters, which begins at `at` in the element: a character or an escape. Return
-    its match.
+    """Read one member of a class of characters: a character or an escape, which begins at `at` in the text of the
+    class. Return the match object.
     """
     found = _MEMBER.match(element["atom"], at)
     if found is None:

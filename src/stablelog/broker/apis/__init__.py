@@ -72,8 +72,8 @@ class Context(NamedTuple):
         correlation_id: the number by which the client finds the request of a response.
         client_id: the name that the client gives itself.
         appending: the lock `Connection.appending` of the client's connection. A handler holds it while it appends, so
-            that the appends of one connection keep the order of its requests.
-        session: who the client is.
+            that the appends of one connection keep the order in which the requests have arrived.
+        session: the login of the connection, which says who the client is.
         access: what the client may do; None if the broker has no authorizer, so that every client may do everything.
         throttle: measures the request for the quotas of the client; None if no client has a quota.
     """
@@ -199,7 +199,8 @@ async def for_each_part(
 
 
 def error_code_for(broker: Broker, error: Exception, codes: PartitionCodes) -> ErrorCode:
-    """Return the API's error code for an exception that concerns one partition (one of PARTITION_ERRORS).
+    """Return the error code of a response for an exception that concerns one partition (one of PARTITION_ERRORS).
+    `codes` has the codes of the API.
 
     If the exception reports damaged data or a disk error, it is also logged, because the error code names neither the
     file nor the cause. Each message is logged only once.

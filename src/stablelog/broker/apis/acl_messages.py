@@ -1,4 +1,4 @@
-"""Functions that several APIs for ACLs use: for the filters of requests, and for the author of a change."""
+"""Functions that several APIs for ACLs use: they read the filters of requests, and find the author of a change."""
 
 from typing import TYPE_CHECKING, Protocol
 

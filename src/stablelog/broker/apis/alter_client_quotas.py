@@ -64,7 +64,9 @@ def _entry_response(entry: "asked.EntryData", refused: RefusedError | None) -> "
 async def handle(
     broker: Broker, request: "asked.AlterClientQuotasRequest", context: Context
 ) -> "AlterClientQuotasResponse":
-    """Change the quotas of each entity, and return the error of each entity."""
+    """Change the quotas of each entity (such as a user) in the request, and return an error code for each, `none` if
+    its quotas were changed.
+    """
     try:
         context.require(Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     except RefusedError as denied:

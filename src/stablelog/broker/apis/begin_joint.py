@@ -54,7 +54,8 @@ async def require_joint(
     *,
     operation: Operation = Operation.WRITE,
 ) -> None:
-    """Check that the client may carry out an operation on a joint commit and its children.
+    """Check that the client may carry out an operation on a joint commit and on its children, the transactions that it
+    commits together.
 
     The resource of a joint commit is the transactional id `[<group>/]joint:<key>:`, with which the ids of its children
     begin. A rule with a prefixed pattern therefore allows the joint commit and its children.
@@ -78,8 +79,8 @@ async def require_joint(
 async def _begin_version(
     broker: Broker, request: "messages.BeginJointRequest", context: Context
 ) -> Decided | None:
-    """Begin the version of the joint commit for the run that the request names. If the request names no run, only read
-    the state of the version.
+    """Begin the version of the joint commit (of several transactions together) for the run, the start of the writer,
+    that the request names. If the request names no run, only read the state of the version.
 
     Returns:
         The decision, with the state of the version in its answer. None if the request names no run and the transaction
@@ -101,7 +102,9 @@ async def _begin_version(
 async def handle(
     broker: Broker, request: "messages.BeginJointRequest", context: Context
 ) -> "messages.BeginJointResponse":
-    """Begin the version of the joint commit for a run. The response says whether the version is committed already."""
+    """Begin the version of a joint commit (of several transactions together) for a run, a start of its writer. The
+    response says whether the version is committed already.
+    """
     try:
         # Hold the lock `appending`, so that a version begins before a later request of the connection.
         async with context.appending:

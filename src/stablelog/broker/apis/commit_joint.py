@@ -1,4 +1,5 @@
-"""CommitJoint (10002): commit open transactions together, with one commit sequence, or decide nothing.
+"""CommitJoint (10002): commit open transactions together, with one commit sequence (number of the commit), or decide
+nothing.
 
 Behaviour: the transactions of a joint commit are its children. If the request contains offsets of consumer groups, the
 broker first writes them in one more child, which it begins itself. The offsets take effect with that child's commit
@@ -109,7 +110,7 @@ async def _write_offsets(
     """Write the offsets of the request in a child transaction that the broker begins, and wait until they are durable.
 
     Returns:
-        The child transaction, which the caller commits together with the children that the request names.
+        The child transaction. The caller commits it together with the transactions that the request names.
     """
     groups = broker.groups
     child = group.apply(
@@ -143,7 +144,8 @@ def _abort_offsets_child(broker: Broker, group: TransactionGroup, child: ChildSh
 
 
 async def _require_rights(request: "messages.CommitJointRequest", context: Context) -> None:
-    """Check that the client may write each child of the joint commit, and commit each offset.
+    """Check that the client may write each child (transaction) of the joint commit, and commit each offset in the
+    request.
 
     Raises:
         RefusedError: the client may not do one of these. The error has the error code for that type of resource.
@@ -194,7 +196,9 @@ async def _commit_children(
 async def handle(
     broker: Broker, request: "messages.CommitJointRequest", context: Context
 ) -> "messages.CommitJointResponse":
-    """Commit the children together, and return the commit sequence of the joint commit."""
+    """Commit the children, which are the transactions that the request names, together. Return the commit sequence
+    (number) of this joint commit.
+    """
     try:
         # Hold the lock `appending`, so that the commit is decided before a later request of the connection begins.
         async with context.appending:

@@ -58,7 +58,7 @@ class PresentConfigs(NamedTuple):
     """The settings of a resource before a change.
 
     Attributes:
-        own: the values that are set for the resource itself.
+        own: the values that are set for the resource itself, by the name of the setting.
         effective: returns the value in effect of a setting for which the resource has no value of its own; "" if there
             is none. Raises UsageError for a setting that the resource does not have.
     """

@@ -45,7 +45,7 @@ BOOLEAN, STRING, LONG = 1, 2, 5
 
 
 class BrokerResource(Enum):
-    """The two resources of type BROKER."""
+    """The two resources of type BROKER: this broker, and all brokers of the cluster."""
 
     THIS = "this broker"
     ALL = "all brokers of the cluster"

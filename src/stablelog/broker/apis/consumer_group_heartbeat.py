@@ -63,7 +63,7 @@ class SubscribableTopics:
 
     @property
     def version(self) -> int:
-        """A number that changes whenever a topic is created, grows or is deleted."""
+        """A number that changes whenever a topic is created, gets more partitions or is deleted."""
         return self._topics.version
 
     def find(self, name: str) -> SubscribableTopic | None:

@@ -18,9 +18,9 @@ class ServedApi(Api):
 
     Attributes:
         is_login: whether the requests are messages of a login, which a listener with SASL accepts at any time.
-        rights: the rights that the handler checks. Empty: each client may send the request.
-        codes: the error codes for partitions that are not open. Each entry has a name that says to which requests of
-            the API it applies; "" for all of them. Empty: requests of the API name no partition and no topic.
+        rights: the rights that the handler checks. Empty if each client may send the request.
+        codes: the error codes for partitions that are not open, by a name that says to which requests of the API the
+            codes apply; "" for all of them. Empty if requests of the API name no partition and no topic.
         while_full: how the API refuses requests while the disk is full; None if it does not refuse any.
     """
 

@@ -64,8 +64,9 @@ async def _delete_partition_records(
 ) -> "DeleteRecordsPartitionResult":
     """Delete records of one partition, and return its new log start offset or its error code.
 
-    The deletion may need commit indexes that are in the object store. The function then loads them and repeats the
-    deletion. The first attempt may already have moved the log start offset; the result is nevertheless the same.
+    The deletion may need commit indexes (lists of the transactions of a segment) that are in the object store. The
+    function then loads them and repeats the deletion. The first attempt may already have moved the log start offset;
+    the result is nevertheless the same.
     """
     try:
         context.require(Operation.DELETE, ResourceType.TOPIC, name)

@@ -42,7 +42,8 @@ async def handle(
     """Return the transactions of the partition from the given offset on. If there is none, wait for one until
     `max_wait_ms` is over.
 
-    All data of the response is in the partition's commit indexes, so no record is read.
+    All data of the response is in the partition's commit indexes, which list the transactions of each segment, so no
+    record is read.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait_ms / 1000

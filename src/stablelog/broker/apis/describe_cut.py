@@ -71,10 +71,11 @@ def _topic_views(broker: Broker, name: str) -> list[CommitOrder]:
 
 
 def _partition_cut(index: int, view: CommitOrder, commit_sequence: int) -> "messages.CutPartition":
-    """Return the offset of the cut in one partition: all commits up to `commit_sequence` stand before it.
+    """Return the offset of the cut in one partition: the commit with the number `commit_sequence` and all earlier ones
+    stand before this offset, and all later ones behind it.
 
     Raises:
-        DamageError: a commit index of the partition is damaged.
+        DamageError: a commit index of the partition (the list of a segment's transactions) is damaged.
         UnavailableError: a commit index cannot be read.
     """
     removed = view.removed_sequence()
@@ -110,7 +111,8 @@ def _common_group(broker: Broker, request: "messages.DescribeCutRequest") -> str
 def _cut_sequence(
     broker: Broker, numbers: TransactionGroup | None, group: str, asked: int, context: Context
 ) -> int:
-    """Return the commit sequence of the requested cut: `asked`, or the last resolved one if `asked` is RESOLVED.
+    """Return the commit sequence (number of a commit) of the requested cut: `asked`, or that of the last resolved
+    commit if `asked` is RESOLVED. The cut lies behind this commit in all partitions.
 
     A commit is resolved if all its markers, and all markers of every earlier commit of the group, are durable.
 
@@ -158,8 +160,8 @@ def _cut_sequence(
 async def handle(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Return the commit sequence of the cut, and for each partition the offset at which the cut divides it: earlier
-    records are before the cut.
+    """Return the commit sequence of the cut (the number of the last commit before it), and for each partition the
+    offset at which the cut divides it: earlier records are before the cut.
 
     If a commit index is in the object store and not in the broker's cache, it is loaded, and the response is computed
     again from the beginning.
@@ -178,7 +180,8 @@ async def handle(
 def _describe_cut(
     broker: Broker, request: "messages.DescribeCutRequest", context: Context
 ) -> "messages.DescribeCutResponse":
-    """Compute the response from the present state, without waiting for the object store.
+    """Compute the response about a cut (a position between two commits in all partitions) from the present state,
+    without waiting for the object store.
 
     The function contains no await between the reads of the commit sequence and of the offsets, so that both belong to
     the same moment.

@@ -54,7 +54,7 @@ WORDS = {
 
 
 async def _partitions_not_open(broker: Broker, turn: Turn) -> AsyncIterator[tuple[str, list[int]]]:
-    """Find the partitions that are not open."""
+    """Yield the name of each topic that has partitions which are not open, with the indexes of these partitions."""
     for topic in broker.topics:
         indexes = [
             index

@@ -30,7 +30,8 @@ from stablelog.wire.guard import Buffer
 
 
 class BatchPreparation(NamedTuple):
-    """The work that a batch needs before its append.
+    """The work that a batch needs before its append: the check of its records, and their compression with another
+    codec.
 
     Attributes:
         header: the header of the batch.

@@ -78,8 +78,8 @@ class PendingAppend(NamedTuple):
 
     Attributes:
         topic: name of the topic.
-        produced: the list with the response's parts for the partitions of the topic.
-        place: the index in `produced` of the part for this batch.
+        produced: the list of the response's entries for the partitions of the topic.
+        place: the index in `produced` of the entry for this batch.
         durable: a future that is done when the batch is durable.
     """
 
@@ -215,11 +215,11 @@ async def _append_one(
     asked: PartitionProduceData,
     codes: PartitionCodes,
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
-    """Append the batch of one partition.
+    """Append the batch that the request has for one partition.
 
     Returns:
-        The batch's part of the response, and a future that is done when the batch is durable. None in place of the
-        future if the response need not wait.
+        The response's entry for the partition, and a future that is done when the batch is durable. None in place of
+        the future if the response need not wait.
     """
     partition = None
     find = partial(_check_writable, broker, request, name, asked, codes)

@@ -133,7 +133,7 @@ def _write_marker(
 async def handle(
     broker: Broker, request: "WriteTxnMarkersRequest", context: Context
 ) -> "WriteTxnMarkersResponse":
-    """Write all markers, wait until they are durable, and return the error code of each partition."""
+    """Write all markers of the request, wait until they are durable, and return an error code for each partition."""
     is_denied = not context.allows(
         Operation.ALTER, ResourceType.CLUSTER, is_logged=False
     ) and not context.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)

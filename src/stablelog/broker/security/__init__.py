@@ -1,1 +1,3 @@
-"""Security of a running broker: ACLs, logins, users and quotas, with their files and their effect on requests."""
+"""Security of a running broker: ACLs, logins, users and quotas. The modules store them in files and apply them to
+requests.
+"""

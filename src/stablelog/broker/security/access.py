@@ -1,4 +1,4 @@
-"""Access: what the client of one request may do. A denied request is logged."""
+"""Access: what the client that has sent a request may do. A denied request is logged."""
 
 import logging
 from collections.abc import Callable
@@ -45,14 +45,14 @@ class DenialLog:
 
 
 class Access(NamedTuple):
-    """What the client of one request may do.
+    """What the client that has sent one request may do.
 
     Attributes:
         authorizer: decides by the ACLs.
         denials: logs what is denied.
         principal: the client, such as `User:alice`.
         host: the address of the client.
-        api: the name of the API of the request, for the log.
+        api: the name of the request's API, for the log.
     """
 
     authorizer: "Authorizer"
@@ -82,8 +82,8 @@ class Access(NamedTuple):
 
     @property
     def rights(self) -> tuple[tuple[str, str], int]:
-        """Return (key, version of the ACLs). Clients with the same rights have the same key. A cached decision about a
-        client stays valid while both values are the same.
+        """Return what identifies the rights of the client: (key, version of the ACLs). Clients with the same rights
+        have the same key. A cached decision about a client stays valid while both values are the same.
         """
         return self.authorizer.rights_of(self.principal, self.host), self.authorizer.version
 

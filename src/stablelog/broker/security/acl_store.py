@@ -40,7 +40,7 @@ class BrokerAcls:
 
     Args:
         runtime: the settings, the disk and the tasks of the broker.
-        threads: encode and write the file, and search the rules.
+        threads: the threads that encode and write the file, and search the rules.
 
     Attributes:
         authorizer: decides by the rules.
@@ -83,18 +83,18 @@ class BrokerAcls:
         self._file.register()
 
     def access_of_client(self, principal: str, host: str, api: str) -> Access:
-        """Return what a client may do in one request of an API."""
+        """Return an object that tells what a client may do in one request, and logs what is denied."""
         return Access(self.authorizer, self.denials, principal, host, api)
 
     async def find_bindings(self, asked: AclFilter) -> list[AclBinding]:
-        """Return the rules that a filter selects."""
+        """Return the rules (ACLs) that a filter of a request selects."""
         async with self._lock:
             return await in_thread_to_its_end(
                 self._threads, lambda: list(self.authorizer.index.matching(asked))
             )
 
     async def create_bindings(self, bindings: Sequence[AclBinding], author: AclAuthor) -> None:
-        """Create rules. A rule that exists already stays as it is. Durable on return.
+        """Create rules (ACLs). A rule that exists already stays as it is. The rules are durable on return.
 
         Raises:
             RefusedError: the disk refused the write, or there would be too many rules; no rule was created.
@@ -104,7 +104,7 @@ class BrokerAcls:
     async def delete_bindings(
         self, filters: Sequence[AclFilter], author: AclAuthor
     ) -> list[list[AclBinding]]:
-        """Delete the rules that the filters select. Durable on return.
+        """Delete the rules (ACLs) that the filters select. The deletion is durable on return.
 
         Returns:
             For each filter, the rules that it selected.
@@ -157,9 +157,8 @@ class BrokerAcls:
             return found
 
     async def _store(self, added: list[AclBinding], removed: frozenset[AclBinding]) -> None:
-        """Write the file of rules with its new content.
-
-        The caller holds the lock, so that the rules in memory do not change meanwhile.
+        """Write the file of rules (ACLs) with its new content. The caller holds the lock, so that the rules in memory
+        do not change meanwhile.
 
         Args:
             added: the rules that the new content has in addition.

@@ -36,12 +36,12 @@ class BrokerQuotas:
 
     Args:
         runtime: the settings, the disk and the tasks of the broker.
-        threads: write the file.
+        threads: the threads that write the file.
 
     Attributes:
         table: the quotas.
-        limits_clients: whether a quota may apply to some client. If not, requests are not measured.
-        limits_time: whether a quota of request time may apply to some client.
+        limits_clients: whether there is a quota that may apply to a client. If not, requests are not measured.
+        limits_time: whether there is a quota of request time that may apply to a client.
         throttled: the number of throttled requests and connections, by the key of the quota.
         throttled_ms: the sum of their throttle times in ms, by the key of the quota.
 
@@ -83,7 +83,8 @@ class BrokerQuotas:
         timer: StepTimer | None,
         mute: Callable[[int], None],
     ) -> RequestThrottle:
-        """Begin to measure one request of a client, and return its throttle.
+        """Begin to measure one request of a client, and return its throttle, the object that charges the request to the
+        quotas.
 
         Args:
             user: the name of the client's principal.

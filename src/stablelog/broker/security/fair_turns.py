@@ -27,8 +27,8 @@ class FairTurns:
 
     @contextlib.asynccontextmanager
     async def turn(self, address: str) -> AsyncGenerator[None]:
-        """Wait for this address's turn. The work is done in the `async with` block, and its end gives the turn to the
-        next address that waits.
+        """Wait for this address's turn to do a piece of work. The work is done in the `async with` block, and its end
+        gives the turn to the next address that waits.
 
         Args:
             address: the client's address.
@@ -53,8 +53,8 @@ class FairTurns:
             raise
 
     def _pass_place_on(self) -> None:
-        """Let the next address that waits begin its work. Requests that were cancelled while they waited are
-        skipped.
+        """Let the next client address that waits begin its work, in place of one that has ended. Requests that were
+        cancelled while they waited are skipped.
         """
         while self._waiting:
             address = next(iter(self._waiting))

@@ -11,11 +11,13 @@ Content = TypeVar("Content")
 
 
 async def store_in_thread(threads: Executor, file: RegisteredFile[Content], content: bytes) -> None:
-    """Replace the content of a file in a thread. Durable on return. The caller makes its changes one after another.
+    """Replace the content of a file of the data directory, in a thread. The new content is durable on return. The
+    caller makes its changes one after another.
 
-    The thread may neither use the disk reserve nor change `meta.properties`: only the event loop may. This function
-    therefore first records in `meta.properties` that the file exists. If the disk refuses the write of the thread, it
-    writes the file on the event loop, where the reserve can free space.
+    The thread may neither use the disk reserve (a file whose space the broker frees when the disk is full) nor change
+    `meta.properties`: only the event loop may. This function therefore first records in `meta.properties` that the file
+    exists. If the disk refuses the write of the thread, it writes the file on the event loop, where the reserve can
+    free space.
 
     Raises:
         RefusedError: the disk refused the write. The file has either the new content or the old one.

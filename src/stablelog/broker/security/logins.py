@@ -63,13 +63,13 @@ class ListenerLogins:
 
 
 class Logins:
-    """The logins of one broker.
+    """The logins of one broker: checks the passwords and tokens of clients, on all listeners.
 
     Args:
         listeners: the settings of each listener with SASL, by the name of the listener.
         credentials: returns the present credentials of all users.
         clock: the broker's clock. Whether a token is valid depends on the wall clock.
-        tasks: starts the loads of keys.
+        tasks: starts the tasks that load the keys of bearer tokens.
         failure_delay_ms: the least time in ms between the request of a login that fails and its answer.
     """
 
@@ -175,8 +175,8 @@ class Logins:
             await asyncio.sleep(left_s)
 
     def count_failure(self, host: str, login: Login, error: LoginError) -> None:
-        """Count a failed login, and log it. Do nothing if `authenticate` has done so when it refused the client's
-        bearer token.
+        """Count a failed login, and log it. Do nothing if `authenticate` has counted it already, when it refused the
+        client's bearer token.
 
         Args:
             host: the client's address.

@@ -1,4 +1,4 @@
-"""Opening of the security of a broker at its start: the ACLs and the logins, if the settings ask for them.
+"""Opens the parts of a broker's security at its start: the ACLs and the logins, if the settings ask for them.
 
 Each function imports the code of its part only if the broker has that part, so that other brokers start faster.
 """

@@ -74,7 +74,9 @@ class _Timed(Awaitable[Result]):
 
 
 class ClientRates(Protocol):
-    """The part of `BrokerQuotas` that the throttle of a request uses: the quotas, and the measured rates of clients."""
+    """The part of `BrokerQuotas` that the throttling of a request uses: the quotas, and the measured rates of
+    clients.
+    """
 
     table: QuotaTable
     windows: Windows
@@ -134,7 +136,7 @@ class RequestThrottle:
                 self._mute(ms)
 
     def charge_produce(self) -> None:
-        """Charge the bytes of a Produce request to the client's quota."""
+        """Charge the bytes of a Produce request to the client's quota of produced bytes."""
         key = QuotaKey.PRODUCER_BYTE_RATE
         applied = self._quotas.table.quota_of_client(key, self._user, self._client_id)
         if applied is not None:

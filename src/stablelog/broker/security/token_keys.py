@@ -1,6 +1,6 @@
 """The public keys that sign bearer tokens. They are loaded from a URL in a thread, and kept in memory.
 
-They are loaded again when they are old, and when a token names a key that is not among them.
+The keys are loaded again when they are old, and when a token names a key that is not among them.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class TokenKeys:
         refresh_ms: the age at which the keys are loaded again, in ms. The old keys are used until the new ones are
             loaded.
         clock: the broker's clock.
-        tasks: starts the loads.
+        tasks: starts the tasks that load the keys.
         load: loads the keys; called in a thread.
     """
 

@@ -21,7 +21,7 @@ class BrokerUsers:
 
     Args:
         runtime: the disk, the data directory and the tasks of the broker.
-        threads: write the file.
+        threads: the threads that write the file.
 
     Attributes:
         credentials: the credentials of all users.

@@ -86,7 +86,7 @@ class BrokerConfig:
         static: the settings with which the broker was started, as text.
         dynamic: the settings that were changed for this broker while it ran, as text.
         dynamic_defaults: the settings that were changed for all brokers of the cluster, as text.
-        groups: the settings of single consumer groups.
+        groups: the settings that single consumer groups have in place of the broker's.
         listeners: the listeners, in the order of the setting `listeners`.
 
     Raises:
@@ -135,7 +135,8 @@ class BrokerConfig:
         return f"{LISTENER_PREFIX}{listener.lower()}.{name}"
 
     def _find_listeners(self) -> tuple[Listener, ...]:
-        """Return the listeners with their protocols and advertised addresses, in the order of the setting `listeners`.
+        """Find the listeners in the settings, and return them with their protocols and advertised addresses, in the
+        order of the setting `listeners`.
 
         Raises:
             UsageError: settings of listeners contradict each other, or everyone on the network could use a listener.
@@ -231,8 +232,8 @@ class BrokerConfig:
         """Replace all dynamic settings.
 
         Args:
-            settings: those of this broker.
-            defaults: those of all brokers of the cluster, which `settings` override.
+            settings: the dynamic settings of this broker.
+            defaults: the dynamic settings of all brokers of the cluster, which `settings` override.
 
         Raises:
             UsageError: a setting is not valid: see `check_dynamic`. Nothing changed.
@@ -377,7 +378,9 @@ class BrokerConfig:
 
     @staticmethod
     def _name_in(topic_configs: Mapping[str, str], name: str) -> str:
-        """Return the name of the setting that a topic's value comes from: the topic's own setting, or the broker's."""
+        """Return the name of the setting that a topic's value comes from, for a message: that of the topic's own
+        setting if it is set, and otherwise that of the broker's.
+        """
         return name if name in topic_configs else TOPIC_SETTINGS[name].name
 
 

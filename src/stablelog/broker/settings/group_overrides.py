@@ -23,7 +23,7 @@ class GroupOverrides:
     """The settings that consumer groups of one broker have of their own. They override settings of the broker.
 
     Args:
-        of_broker: returns the value of a setting of the broker, parsed.
+        of_broker: a function that returns the parsed value of a setting of the broker, by its name.
 
     Attributes:
         own: the settings that groups have of their own, as text, by the name of the group.
@@ -73,7 +73,7 @@ class GroupOverrides:
             raise UsageError(conflict)
 
     def replace_all(self, groups: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace the settings of all groups. Settings that contradict those of the broker are accepted.
+        """Replace the settings of all groups. A group whose settings contradict those of the broker is accepted.
 
         Raises:
             UsageError: a setting is unknown or out of range; nothing changed.

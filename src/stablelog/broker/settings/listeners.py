@@ -63,7 +63,9 @@ LOCAL: Final = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, LOOPBACK, 0, (L
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only programs on this machine can reach a listener on this host."""
+    """Return whether this host is a loopback address or name, so that only programs on this machine can reach a
+    listener on it.
+    """
     if host.lower() == "localhost":
         return True
     try:

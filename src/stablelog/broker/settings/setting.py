@@ -1,4 +1,4 @@
-"""One row of the table of settings, and the search for a setting by its name."""
+"""A setting (one row of the table of all settings), and the search for a setting by its name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,1 +1,3 @@
-"""Transaction groups: the broker executes the decisions of the transaction coordinators, and writes the markers."""
+"""Transaction groups (topics and producers with one order of commits): the broker executes the decisions of their
+coordinators, and writes the markers.
+"""

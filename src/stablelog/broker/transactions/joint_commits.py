@@ -1,9 +1,9 @@
 """Carries out the requests about joint commits (BeginJoint, CommitJoint, AbortJoint) in turns of the event loop.
 
 A joint commit decides many transactions, its children, at once, and may have thousands of them. The coordinator checks
-or ends a few children in each turn of the event loop, so that other requests are served in between. Only the commits of
-the same transaction group wait until a long joint commit is decided, because the markers in a partition stand in the
-order of the commit sequences.
+or ends a few children in each turn of the event loop, so that other requests are served in between. Only the other
+commits of the same transaction group wait until a long joint commit is decided, because the commit markers in a
+partition stand in the order of the commit sequences (numbers of the commits in the group).
 
 If the client disconnects during a request, the broker still makes all decisions of the request, and a stop of the broker
 waits for these decisions. Making a decision never waits for the disk, so a full disk does not delay a stop.
@@ -37,7 +37,8 @@ Done = asyncio.Future[None] | None
 
 
 class Decided(NamedTuple):
-    """The outcome of a request about a joint commit: all its decisions are made, and may not be durable yet.
+    """The outcome of a request about a joint commit, which commits several transactions together: all decisions of the
+    request are made, and may not be durable yet.
 
     Attributes:
         answer: the answer to the client. The caller sends it after `wait_until_carried_out`.
@@ -56,7 +57,8 @@ class Decided(NamedTuple):
 
 
 class JointRequests:
-    """Decides the requests about one version of a joint commit.
+    """Decides the requests about one version of a joint commit, which commits several transactions (its children)
+    together.
 
     The caller holds the lock of the client's connection during each call, so that the requests of a connection are
     decided in their order. It releases the lock before it waits until the decisions are durable.
@@ -87,7 +89,8 @@ class JointRequests:
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def begin(self, request: "BeginJointRequest") -> Decided:
-        """Begin the version for one run of its writer, and abort the open children of other runs of this version.
+        """Begin the version of the joint commit for the run (start of the writer) that the request names, and abort the
+        open children (transactions) of other runs of this version.
 
         Args:
             request: the BeginJoint request.
@@ -103,7 +106,8 @@ class JointRequests:
         return await self._to_its_end(decide)
 
     async def commit(self, request: "CommitJointRequest", children: Sequence[ChildShown]) -> Decided:
-        """Commit these children, and abort all other children of this version and of earlier versions.
+        """Commit these children (transactions) together, and abort all other children of this version of the joint
+        commit and of earlier versions.
 
         Args:
             request: the CommitJoint request.
@@ -134,11 +138,12 @@ class JointRequests:
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
     async def abort(self, children: Sequence[ChildShown], run: str | None) -> Decided:
-        """Abort these children and, if `run` is given, all other children of this run.
+        """Abort these children (transactions of the joint commit) and, if `run` is given, all other children of this
+        run.
 
         Args:
             children: the children to abort, as the request names them.
-            run: the run of the writer; None to abort only `children`.
+            run: the run, a start of the writer; None to abort only `children`.
 
         Raises:
             RefusedError: a child belongs to another joint commit or version.
@@ -161,11 +166,12 @@ class JointRequests:
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
     async def has_open(self, children: Sequence[ChildShown], run: str | None = None) -> bool:
-        """Return whether any of these children, or any child of the given run, has an open transaction.
+        """Return whether any of these children (transactions of the joint commit), or any child of the given run, is
+        open.
 
         Args:
             children: the children to look at.
-            run: the run of the writer; None to look only at `children`.
+            run: the run, a start of the writer; None to look only at `children`.
         """
         joint = self._joint
         async for shown in in_turns(children):
@@ -182,7 +188,7 @@ class JointRequests:
     async def _to_its_end(
         self, decide: Callable[[], Coroutine[Any, Any, tuple[JointAnswer, Done]]], *, is_long: bool = False
     ) -> Decided:
-        """Make all decisions of a request, and return their outcome.
+        """Make all decisions of a request about a joint commit to the end, and return their outcome.
 
         If the decisions may be many, a separate task makes them: the task of the request is cancelled when its client
         disconnects, and decisions that were begun must be completed nevertheless.
@@ -198,7 +204,7 @@ class JointRequests:
         return Decided(answer, done, self._group)
 
     async def _checked(self, children: Sequence[ChildShown], run: str | None) -> CheckedChildren | None:
-        """Check, in turns of the event loop, whether many children can be committed.
+        """Check, in turns of the event loop, whether many children (transactions of the joint commit) can be committed.
 
         Args:
             children: the children to commit, as the request names them.
@@ -234,8 +240,8 @@ class JointRequests:
         )
 
     async def _end_accepted(self) -> Done:
-        """End the remaining children of a long joint commit that is accepted: its commit is certain, but some children
-        have not got their decision yet.
+        """End the accepted children of a long joint commit: its record commits these transactions, but the decision
+        that ends each of them is still to be made.
 
         Returns:
             A future that is done when the markers of these children are written; None if there are no such markers.
@@ -257,8 +263,10 @@ class JointRequests:
         return done
 
     async def _dismiss_late(self) -> Done:
-        """Abort the open children that no joint commit can commit any more, because their version is over. If they are
-        few, the decision about the joint commit has aborted them already, and nothing is done here.
+        """Abort the late children: open transactions that no joint commit can commit any more, because their version is
+        committed or belongs to another run (start of the writer).
+
+        If they are few, the decision about the joint commit has aborted them already, and nothing is done here.
 
         Returns:
             A future that is done when the abort markers are written; None if there are none.
@@ -266,9 +274,9 @@ class JointRequests:
         return await self._dismiss(self._joint.checks.is_late)
 
     async def _dismiss(self, is_wanted: Callable[[Child], bool]) -> Done:
-        """Remove those children of the joint commit's key for which `is_wanted` returns True: abort them if they have
-        an open transaction, and otherwise forget them. If the key has few children, the decision itself has removed
-        them, and nothing is done here.
+        """Dismiss those children (transactions) of the joint commit's key for which `is_wanted` returns True: abort
+        those that are open, and forget the others. If the key has few children, the decision itself has removed them,
+        and nothing is done here.
 
         Returns:
             A future that is done when the abort markers are written; None if there are none.

@@ -1,4 +1,5 @@
-"""Reads the last commit sequence of each commit-ordered partition, after a start and before any commit is decided.
+"""Reads the last commit sequence (number of a commit in its transaction group) of each commit-ordered partition, after
+a start and before any commit is decided.
 
 A commit log that was restored from an older backup, or that has lost its end, contains fewer commits than the markers
 in the partitions. A coordinator that continued from such a commit log would assign the commit sequences of the missing
@@ -30,9 +31,10 @@ READING_THREADS = 2
 
 
 class LastCommits:
-    """Reads the last commits of the commit-ordered partitions that are not open yet.
+    """Reads the number of the last commit of each commit-ordered partition that is not open yet.
 
-    From its construction until `read` has finished, the transaction groups with such partitions decide no commit.
+    From the construction of this object until `read` has finished, the transaction groups with such partitions decide
+    no commit.
 
     Args:
         topic_files: reads the files of the partitions.
@@ -58,8 +60,10 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commit of each commit-ordered partition. When all partitions of a transaction group are read,
-        the group may decide commits again.
+        """Read the last commit of each commit-ordered partition, and tell its transaction group the number of the
+        commit.
+
+        When all partitions of a transaction group are read, the group may decide commits again.
 
         The caller opens no partition before this call has ended.
         """
@@ -76,8 +80,8 @@ class LastCommits:
         """Read the last commit of one partition.
 
         Returns:
-            (commit sequence, topic name, index of the partition). The commit sequence is -1 if the partition has no
-            commit or cannot be read; if it cannot be read, the error is logged.
+            (commit sequence, topic name, index of the partition). The commit sequence, the number of the commit, is -1
+            if the partition has no commit or cannot be read; if it cannot be read, the error is logged.
         """
         sequence = NO_COMMIT
         try:

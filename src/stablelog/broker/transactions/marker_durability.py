@@ -1,8 +1,8 @@
 """Tells which markers of a transaction group are durable.
 
-The answer is needed for two decisions. A commit counts as resolved only when its markers, and those of all earlier
-commits, are durable: readers in commit order may then rely on it. And the producer id of a forgotten transaction can be
-used again only when the markers of that transaction are durable.
+This is needed for two decisions. A commit counts as resolved only when its markers, and those of all earlier commits,
+are durable: readers in commit order may then rely on it. And the producer id of a forgotten transaction can be used
+again only when the markers of that transaction are durable.
 
 This module remembers the end offset of each written marker. The marker is durable when the high watermark of its
 partition has reached this offset.
@@ -47,7 +47,7 @@ class MarkerDurability:
 
         Args:
             partition: the partition, whose last batch is the last one of these markers.
-            commit_sequences: the commit sequences of the commit markers among them.
+            commit_sequences: the numbers of the commits whose markers are among them.
         """
         end = partition.end_offset
         self._ends[partition] = end
@@ -59,10 +59,11 @@ class MarkerDurability:
                 self._commits.setdefault(sequence, []).append((partition, end))
 
     def undurable_commits(self) -> dict[int, list[tuple[Partition, int]]]:
-        """Return the commits with markers that are not durable yet.
+        """Return the commits of the group with markers that are written and not durable yet.
 
         Returns:
-            By commit sequence, a list with one (partition, end offset) for each of these markers.
+            By commit sequence (number of the commit), a list with one (partition, end offset) for each of these
+            markers.
         """
         self._commits = {
             sequence: left
@@ -108,7 +109,7 @@ class MarkerDurability:
         self._ends_max = MARKER_ENDS_MIN + 2 * len(self._ends)
 
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
-        """Return whether each partition is durable up to its end offset.
+        """Return whether each partition is durable up to the end offset that is given with it.
 
         The entries of partitions that are durable are removed from the list, so that a later call need not check them
         again.

@@ -30,7 +30,8 @@ PartitionMarkers = tuple[TopicPartition, list[MarkerOrder]]
 
 
 class MarkerQueue:
-    """The decisions whose records are durable and whose markers are not all written.
+    """The decisions of a transaction coordinator whose records are durable and whose markers are not all written,
+    oldest first.
 
     Attributes:
         in_writing: the decisions whose markers `next_portion` returns at present.
@@ -60,17 +61,19 @@ class MarkerQueue:
 
     @property
     def is_given_out(self) -> bool:
-        """Whether `next_portion` has returned all markers of `in_writing`."""
+        """Whether `next_portion` has returned all markers of the decisions in `in_writing`, so that the caller can end
+        the writing.
+        """
         return self._unsorted is None and not self._to_write
 
     def next_portion(self) -> list[PartitionMarkers]:
-        """Return the markers to be written next.
+        """Return the next portion of markers to be written, as many as fit into one turn of the event loop.
 
         A list without markers does not mean that the queue is empty: a decision with many markers needs several turns
         of the event loop until its markers are sorted by partition. The caller then calls again in the next turn.
 
         Returns:
-            (partition, its markers in order) for each partition of the portion.
+            (partition, its markers in the order of the decisions) for each partition of the portion.
         """
         if not self.in_writing:
             self._start_writing()
@@ -95,8 +98,8 @@ class MarkerQueue:
         return ended
 
     def _start_writing(self) -> None:
-        """Move decisions from the queue to `in_writing`: as many as fit into one portion together. If the first
-        decision has more markers than a portion, move only this decision.
+        """Move decisions from the queue to `in_writing`: as many as fit into one portion (the markers of one turn of
+        the event loop) together. If the first decision has more markers than a portion, move only this decision.
         """
         count, partitions = 0, set[TopicPartition]()
         while self._decided and count <= MARKERS_AT_ONCE_MAX:
@@ -129,7 +132,9 @@ class MarkerQueue:
 
 
 def marker_write(order: MarkerOrder) -> MarkerWrite:
-    """Return the marker of an order in the form in which `Partition.append_markers` accepts it."""
+    """Return the marker that a marker order (the coordinator's instruction to write one) asks for, in the form that
+    `Partition.append_markers` accepts.
+    """
     marker = Marker(
         type=order.type,
         coordinator_epoch=order.coordinator_epoch,

@@ -44,11 +44,12 @@ class MarkerWriter:
 
     Args:
         group: name of the transaction group.
-        journal: the group's commit log. A marker is written when the record of its decision is durable there.
+        journal: the group's commit log. A marker is written when the record of its decision is durable in this log.
         topics: the list of topics.
         partitions: the open partitions, which the markers are written to.
         groups: the consumer groups, whose offsets a transaction may commit.
-        report_complete: called with the marker orders that are written to all their partitions.
+        report_complete: called with the marker orders (each is an instruction to write one marker) that are written to
+            all their partitions.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class MarkerWriter:
         return _key(order) not in self._lacking
 
     def undurable_commits(self) -> set[int]:
-        """Return the commit sequences of commits with a marker that is written and not durable yet, or that an open
-        partition lacks because the disk is full.
+        """Return the commit sequences (numbers) of commits with a marker that is written and not durable yet, or that
+        an open partition lacks because the disk is full.
         """
         return {*self._durability.undurable_commits(), *(sequence for sequence, _ in self._missing_commits())}
 
@@ -127,8 +128,8 @@ class MarkerWriter:
         }
 
     def undurable_commit_markers(self) -> set[CommitMarker]:
-        """Return the commit markers that belong to the commits of `undurable_commits`. Their transactional ids are
-        unknown here, and therefore empty.
+        """Return the commit markers that are not durable, those of the commits in `undurable_commits`. Their
+        transactional ids are unknown here, and therefore empty.
         """
         undurable: set[CommitMarker] = {
             (sequence, "", partition.topic, partition.index)
@@ -138,8 +139,8 @@ class MarkerWriter:
         return undurable | {(sequence, "", *target) for sequence, target in self._missing_commits()}
 
     def _missing_commits(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Yield (commit sequence, partition) for each commit marker of an earlier run of the broker that could not be
-        written to an open partition, because the disk is full.
+        """Yield (commit sequence, partition) for each missing commit marker: the commit with this number was decided
+        before the broker's start, and its marker could not be written to the open partition, because the disk is full.
         """
         for target, (orders, _) in self._missing.items():
             for order in orders:
@@ -171,7 +172,7 @@ class MarkerWriter:
             self._keep_for(target, [order])
 
     def write_decided(self, *, to_the_end: bool = False) -> None:
-        """Write the markers of all decisions that became durable: one append for each partition.
+        """Write the markers of all decisions that have become durable: one append for each partition.
 
         The markers of many partitions are written in several turns of the loop. Later decisions are written after them,
         so that each partition gets its markers in the order of the decisions.
@@ -231,13 +232,15 @@ class MarkerWriter:
             self._keep_for(target, orders)
 
     def _keep_for(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
-        """Keep markers, in order, until their partition can be written."""
+        """Keep marker orders (instructions to write a marker) for a partition, in the order of their decisions, until
+        the partition can be written.
+        """
         self._waiting.setdefault(target, []).extend(orders)
         for order in orders:
             self._lacking.setdefault(_key(order), set()).add(target)
 
     def _write(self, partition: Partition, orders: list[MarkerOrder]) -> bool:
-        """Write markers to a partition, in order and with one append.
+        """Write markers to a partition with one append, in the order of `orders`.
 
         Returns:
             Whether the markers are written. If not, either the partition has failed, and the next start writes them
@@ -264,7 +267,7 @@ class MarkerWriter:
         return True
 
     def retry(self) -> None:
-        """Write the markers that wait for disk space, as far as the disk has space."""
+        """Retry to write the markers that wait for disk space, as far as the disk has space now."""
         for target in list(self._waiting):
             partition = self._partitions.get(*target)
             if partition is not None and partition.failure is None:
@@ -299,8 +302,9 @@ class MarkerWriter:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
 
     def take_waiting(self, target: TopicPartition) -> list[MarkerOrder]:
-        """Remove and return the markers that wait for a partition, in order. The caller passes them to `write_missing`,
-        which writes those of them that the partition still needs.
+        """Remove and return the marker orders (instructions to write a marker) that wait for a partition, in the order
+        of their decisions. The caller passes them to `write_missing`, which writes those that the partition still
+        needs.
         """
         return self._waiting.pop(target, [])
 
@@ -316,7 +320,8 @@ class MarkerWriter:
         Args:
             partition: the open partition, before any other write to it; None if the partition does not exist any more.
             target: the partition's name.
-            orders: the markers that the partition needs, in order, including those of `waiting` that it still needs.
+            orders: the markers that the partition needs, in the order in which they are written. They include those of
+                `waiting` that it still needs.
             waiting: the result of `take_waiting`.
         """
         self._missing.pop(target, None)
@@ -327,7 +332,9 @@ class MarkerWriter:
             self._missing[target] = (orders, len(waiting))
 
     def _complete(self, orders: Iterable[MarkerOrder]) -> None:
-        """Report to the coordinator that all markers of these orders are written."""
+        """Report to the coordinator that these marker orders are complete: the marker of each is written to all
+        partitions of its transaction.
+        """
         self._report_complete(orders)
         self._durability.forget_durable()
 

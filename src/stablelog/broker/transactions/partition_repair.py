@@ -21,7 +21,7 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_of
 
 
 class PartitionRepair:
-    """The partitions that may lack markers of transactions that were decided before the broker started.
+    """Repairs the partitions that may lack markers of transactions that were decided before the broker started.
 
     Args:
         groups: the transaction groups, rebuilt from their commit logs.
@@ -73,7 +73,7 @@ class PartitionRepair:
             self._incomplete.add(target)
 
     def partition_deleted(self, target: TopicPartition, group_name: str) -> None:
-        """Drop the markers that wait for a deleted partition, in every group.
+        """Drop the markers that wait for a deleted partition, in every transaction group.
 
         Args:
             target: the partition.
@@ -99,15 +99,17 @@ class PartitionRepair:
 
     @property
     def are_all_marked(self) -> bool:
-        """Whether every open partition has all markers of transactions that were decided before the broker started."""
+        """Whether all open partitions are marked: none lacks a marker of a transaction that was decided before the
+        broker started.
+        """
         return not self._incomplete
 
     def _find_incomplete(self) -> None:
         self._incomplete = {target for group in self._groups for target in group.incomplete_partitions()}
 
     def _groups_of_partition(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
-        """Return the transaction groups that may have open transactions in a partition. The caller compares these
-        transactions with the decisions of the groups.
+        """Return the transaction groups (each has a coordinator) that may have open transactions in a partition. The
+        caller compares these transactions with the decisions of the groups.
 
         The partition is open now, so it is also removed from `_unopened`, the partitions that may still lack markers
         because they were not opened since the broker's start.

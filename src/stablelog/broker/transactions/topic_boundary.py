@@ -1,7 +1,9 @@
-"""Refuses a transaction's write to a topic of another transaction group.
+"""Refuses a transaction's write to a topic of another transaction group (topics and producers with one order of
+commits).
 
 A transaction writes to the topics of its own group and to the offsets log. The commits in a partition therefore belong
-to one group, and their commit sequences define cuts through the partition.
+to one group, and are numbered in one order. So each commit divides every partition of the group into the commits up to
+this one and the later ones.
 """
 
 import logging

@@ -1,4 +1,5 @@
-"""One transaction group of the broker: this module carries out the decisions of the group's transaction coordinator.
+"""One transaction group (topics and producers with one order of commits) of the broker: this module carries out the
+decisions of the group's transaction coordinator.
 
 The records of a decision are appended to the commit log. When they are durable, `marker_writer` appends the decision's
 markers to the partitions. Then the client gets its response. The producer's next transaction therefore never reaches a
@@ -40,7 +41,8 @@ Answer = TypeVar("Answer")
 
 
 class TransactionGroup:
-    """One transaction group: its coordinator, its commit log, and the writer of its markers.
+    """One transaction group (topics and producers with one order of commits): its coordinator, its commit log, and the
+    writer of its markers.
 
     Args:
         name: name of the group; empty for the default group.
@@ -52,8 +54,9 @@ class TransactionGroup:
         groups: the consumer groups, whose offsets a transaction may commit.
 
     Attributes:
-        durable_sequence: the commit sequence of the last commit whose decision is durable; 0 for none.
-        committing: held while a joint commit is decided, which may take several turns of the event loop.
+        durable_sequence: the number of the last commit whose decision is durable; 0 if there is none.
+        committing: a lock that is held while a joint commit (of several transactions together) is decided, which may
+            take several turns of the event loop.
     """
 
     def __init__(
@@ -99,8 +102,8 @@ class TransactionGroup:
         )
 
     def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
-        """Return the end offset of each partition: 0 if the partition is not open, OFFSET_UNKNOWN if it does not
-        exist.
+        """Return the end offset of each partition for the record of a decision: 0 if the partition is not open,
+        OFFSET_UNKNOWN if it does not exist.
         """
         ends: list[int] = []
         last_name: str | None = None
@@ -169,7 +172,8 @@ class TransactionGroup:
     def unopened_partitions_with_commits(self) -> list[TopicPartition]:
         """Return the partitions that are not open yet and may lack a commit marker that a crash has lost.
 
-        While there is such a partition, the broker does not know the last resolved commit.
+        While there is such a partition, the broker does not know the last resolved commit (up to which all markers of
+        all commits are durable).
         """
         return [
             target
@@ -184,7 +188,7 @@ class TransactionGroup:
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
-        """Append the records of a decision, and return its answer at once.
+        """Append the records of a decision to the commit log, and return the answer of the decision at once.
 
         The markers of the decision are written later, when its records are durable.
         """
@@ -194,8 +198,8 @@ class TransactionGroup:
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
-        """Append the records of a decision, wait until they are durable and the decision's markers are written, and
-        return its answer.
+        """Append the records of a decision to the commit log, wait until they are durable and the decision's markers
+        are written, and return the decision's answer.
         """
         done = self.begin_to_carry_out(decision)
         await self.wait_until_carried_out(done)
@@ -211,7 +215,8 @@ class TransactionGroup:
         await (self.journal.wait_until_durable() if done is None else done)
 
     def begin_to_carry_out(self, decision: Decision[Any]) -> "asyncio.Future[None] | None":
-        """Append the records of a decision, without waiting for the disk.
+        """Append the records of a decision to the commit log, without waiting for the disk. The markers follow when
+        they are durable.
 
         Returns:
             A future that is done when the markers of this decision and of all earlier decisions are written; None if
@@ -235,7 +240,9 @@ class TransactionGroup:
         await done
 
     async def wait_for_joint_commit(self) -> None:
-        """Wait while a long joint commit is being decided, unless the broker has failed and cannot decide it."""
+        """Wait while a long joint commit (of many transactions together) is being decided, unless the broker has failed
+        and cannot decide it.
+        """
         while self.coordinator.joint.accepted_children.is_pending and self.committing.locked():
             async with self.committing:
                 pass
@@ -252,13 +259,15 @@ class TransactionGroup:
 
     @property
     def resolved_commit_sequence(self) -> int:
-        """The greatest resolved commit sequence: no crash can undo a commit up to this one, or lose one of its markers."""
+        """The number of the last resolved commit, up to which all markers of all commits in the group are durable: no
+        crash can undo one of these commits, or lose one of their markers.
+        """
         unmarked = min(self._markers.undurable_commits(), default=self.durable_sequence + 1)
         return min(self.coordinator.table.resolved_sequence, self.durable_sequence, unmarked - 1)
 
     def missing_commit_markers(self) -> list[CommitMarker]:
-        """Return the commit markers that are not durable yet, so that their commits are not resolved: each as (commit
-        sequence, transactional id, topic, partition index), sorted.
+        """Return the commit markers that are not durable yet, for which the commits are not resolved: each as (number
+        of the commit, transactional id, topic, partition index), sorted.
 
         The transactional id is empty in three cases: the marker is written but not durable yet; the disk has no space
         for a marker that a crash has lost; or a crash may have lost the marker, and the partition was not opened since
@@ -273,7 +282,7 @@ class TransactionGroup:
         return sorted(waiting | self._markers.undurable_commit_markers() | unopened)
 
     def write_decided(self, *, to_the_end: bool = False) -> None:
-        """Write the markers of all decisions that became durable.
+        """Write the markers of all decisions that have become durable.
 
         Args:
             to_the_end: write everything now, as at a stop. Otherwise many markers are written in several turns of the
@@ -287,9 +296,10 @@ class TransactionGroup:
         self._markers.retry()
 
     def _report_complete(self, orders: Iterable[MarkerOrder]) -> None:
-        """Report to the coordinator that all markers of these orders are written.
+        """Report to the coordinator that these marker orders are complete: the marker of each is written to all
+        partitions of its transaction.
 
-        The coordinator's records about that are appended as one batch.
+        The records in which the coordinator notes this are appended as one batch.
         """
         records: list[Record] = []
         for order in orders:
@@ -329,13 +339,12 @@ class TransactionGroup:
         self._markers.write_missing(partition, target, decision.markers, waiting)
 
     def continue_after_commit(self, sequence: int, topic_name: str, index: int) -> None:
-        """Let the coordinator number its next commits above a commit sequence that was found in a marker of a
-        partition.
+        """Let the coordinator number its next commits above the commit that was found in a marker of a partition.
 
-        Log an error if the commit log does not contain this commit.
+        Log an error if the commit log does not contain the found commit.
 
         Args:
-            sequence: the commit sequence in the marker.
+            sequence: the number of the commit, as the marker contains it.
             topic_name: the topic of the partition, for the error.
             index: the index of the partition, for the error.
         """

@@ -1,4 +1,5 @@
-"""The transaction groups of the broker: finds the group of a transactional id, and creates groups.
+"""The transaction groups of the broker (a group is topics and producers with one order of commits): finds the group of
+a transactional id, and creates groups.
 
 A group consists of its commit log and of the state that is built from this log (`transaction_group`). The default group
 always exists. The broker creates another group when the first transaction of the group begins. After a start the groups
@@ -109,8 +110,8 @@ class TransactionGroups:
         return iter(list(self._groups.values()))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics of each group: its last commit sequence, and its last resolved commit sequence (up to which
-        all commit markers are durable).
+        """Yield the metrics of each group: the number of its last commit, and that of its last resolved commit (up to
+        which all commit markers are durable).
         """
         for group in self:
             last, resolved = group.coordinator.table.sequences.last, group.resolved_commit_sequence
@@ -166,8 +167,8 @@ class TransactionGroups:
             raise _not_made(f"{group_in_words(name)} cannot be created: {why}") from why
 
     def group_for_joint_commit(self, name: str, while_full: WhileFull) -> TransactionGroup:
-        """Return the transaction group of a joint commit. Create the group if it does not exist and a topic belongs to
-        it.
+        """Return the transaction group of a joint commit (of several transactions together). Create the group if it
+        does not exist and a topic belongs to it.
 
         Args:
             name: name of the group; empty for the default one.
@@ -221,7 +222,7 @@ class TransactionGroups:
     def find_group(self, transactional_id: str) -> TransactionGroup | None:
         """Return the group that has a transactional id; None if the group does not exist and no producer has the id.
 
-        If the default group still holds the id for an existing group, that group takes the id over first.
+        If the default group still holds the id on behalf of an existing group, that group takes the id over first.
         """
         name = group_of(transactional_id)
         group = self._groups.get(name)
@@ -292,7 +293,8 @@ class TransactionGroups:
         return self.default.coordinator.table.get(transactional_id)
 
     def _take_over(self, group: TransactionGroup, transactional_id: str) -> None:
-        """Move a transactional id from the default group to its own group, which is the group that the id itself names.
+        """Move a transactional id from the default group to its own group, which is the transaction group named before
+        the first slash of the id.
 
         The default group holds the id only until its own group exists. It forgets the id when the record of the id is
         durable in the commit log of the own group, so that a crash cannot lose the id.
@@ -320,7 +322,9 @@ class TransactionGroups:
         return found if found is not None else self.default.coordinator.table.get(transactional_id)
 
     def are_committing(self, producer_id: int) -> bool:
-        """Return whether the open transaction of a producer id is part of a joint commit that is being carried out."""
+        """Return whether the open transaction of a producer id is part of a joint commit (of several transactions
+        together) that is being carried out.
+        """
         return any(group.coordinator.joint.is_committing(producer_id) for group in self._groups.values())
 
     # -- topics of the groups ------------------------------------------------------------------------------
@@ -346,12 +350,13 @@ class TransactionGroups:
             group.write_decided()
 
     def write_decided(self) -> None:
-        """Write the markers of all durable decisions, before the broker stops."""
+        """Write the markers of all decisions that are durable, in all groups, before the broker stops."""
         for group in self:
             group.write_decided(to_the_end=True)
 
     def all_partitions_opened(self) -> None:
-        """Free the memory that is needed only until all partitions are open.
+        """Free the memory that is needed only until all partitions are open, such as the decisions from before the
+        start.
 
         The caller has opened all partitions that can be opened.
         """

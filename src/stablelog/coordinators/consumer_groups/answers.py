@@ -1,4 +1,5 @@
-"""Requests to the group coordinator, its answers, and its decisions.
+"""The group coordinator's own forms of requests and answers, and its decisions (each has an answer, and records for the
+offsets log).
 
 The broker converts Kafka's requests into these requests, and these answers into Kafka's responses.
 """
@@ -37,7 +38,7 @@ class GroupConfig:
             assignments of all members.
         new_member_join_timeout_ms: the longest time that a new member may wait for the end of its first rebalance.
         consumer_session_timeout_ms: the session timeout of the members of consumer groups (KIP-848).
-        heartbeat_interval_ms: the time after which such a member sends its next heartbeat.
+        heartbeat_interval_ms: the time after which a member of a consumer group (KIP-848) sends its next heartbeat.
         consumer_group_size_max: maximum number of members of one consumer group.
         consumer_times: the session timeout and the heartbeat interval of each consumer group that has settings of its
             own. They replace `consumer_session_timeout_ms` and `heartbeat_interval_ms`. The caller may change the
@@ -59,7 +60,9 @@ class GroupConfig:
     consumer_times: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def times_of(self, group_id: str) -> tuple[int, int]:
-        """Return a pair for a consumer group: its session timeout and its heartbeat interval, both in ms."""
+        """Return the times that apply to a consumer group: its session timeout and its heartbeat interval,
+        both in ms.
+        """
         usual = self.consumer_session_timeout_ms, self.heartbeat_interval_ms
         return self.consumer_times.get(group_id, usual)
 
@@ -112,7 +115,9 @@ class SyncRequest:
 
 
 class LeavingMember(NamedTuple):
-    """A member in a LeaveGroup request. With an empty member id, the group instance id identifies the member."""
+    """A member that a LeaveGroup request names. If the member id is empty, the group instance id identifies the
+    member.
+    """
 
     member_id: str
     group_instance_id: str | None = None
@@ -127,7 +132,8 @@ class OffsetCommit(NamedTuple):
 
 
 class CommittingMember(NamedTuple):
-    """The member that commits offsets, as the request names it.
+    """The member that commits offsets, as the request names it: by its member id, its instance id, and its generation
+    or member epoch.
 
     A consumer without group management has an empty member id and generation -1.
     """
@@ -251,7 +257,8 @@ class GroupDecision(Generic[Answer]):
         answer: answer to the request; None for JoinGroup and SyncGroup. Each of these has a token, an identifier of the
             request, and a later decision may contain its answer.
         records: records for the offsets log, appended in this order and before the records of any later decision.
-        answers: (token, answer) for JoinGroup and SyncGroup requests, this one and earlier ones.
+        answers: (token, answer) for those JoinGroup and SyncGroup requests that this decision answers, its own and
+            earlier ones.
 
     Every answer, also of a decision without records, waits until all records that the offsets log had at the time of
     the decision are durable. A crash can therefore not undo anything that an answer has reported, such as an offset or

@@ -47,7 +47,7 @@ class ClassicGroupState(StrEnum):
 
 
 class Step(Enum):
-    """A change of a classic group's state."""
+    """A step: one of the changes that the state of a classic group can make, such as the begin of a rebalance."""
 
     REBALANCE = "a rebalance begins"
     JOINED = "the members of the new generation are known"
@@ -79,7 +79,7 @@ class IllegalStepError(Exception):
 
 
 class Due(Enum):
-    """The kinds of deadlines of a group, such as the end of a member's session."""
+    """The kinds of deadlines of a group. What is due then is, for example, the end of a member's session."""
 
     JOIN = "the join phase ends"
     SYNC = "the sync phase ends"
@@ -145,10 +145,10 @@ class ClassicGroup:
         pending_syncs: members of this generation that have not asked for their assignment yet.
         is_initial: whether the group was empty before this rebalance. Such a group waits for more members even if all
             members have joined.
-        is_prolonged: whether a new member has joined in the current part of this wait, so that the wait continues with
-            a further part.
-        initial_delay_ms, initial_left_ms: the length of the current part of that wait, and the most by which the wait
-            may still be prolonged. Set only during the wait.
+        is_prolonged: whether a new member has joined in the current part of the wait for more members, so that the wait
+            continues with a further part.
+        initial_delay_ms, initial_left_ms: the length of the current part of the wait for more members, and the most by
+            which this wait may still be prolonged. Set only during the wait.
         subscribed: topics that the members subscribe to; None if unknown. The members may then subscribe to any topic,
             so no offsets expire while the group has members.
         recorded: value of the group's last record in the log; None if it has none.
@@ -174,16 +174,16 @@ class ClassicGroup:
         self.recorded: bytes | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
-        """Return the key by which the queue of deadlines knows one deadline of the group."""
+        """Return an alarm, the key of one deadline of the group in the queue of deadlines."""
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
-        """Return an iterator over the keys of all deadlines that the group may have."""
+        """Return an iterator over the alarms of the group: the keys of all deadlines that it may have."""
         yield from (self.alarm(due) for due in (Due.JOIN, Due.SYNC, Due.OFFSETS))
         yield from (self.alarm(Due.SESSION, member_id) for member_id in (*self.pending_joins, *self.members))
 
     def change_state(self, step: Step, now_ms: int) -> None:
-        """Change the state of the group.
+        """Change the state of the group by one step.
 
         Raises:
             IllegalStepError: the present state does not allow this change. Nothing has changed.
@@ -333,7 +333,7 @@ class ClassicGroup:
     # -- record ----------------------------------------------------------------------------------------------
 
     def value(self, assignments: Mapping[str, bytes]) -> GroupValue:
-        """Return the content of the present generation's record in the offsets log.
+        """Return the value of the group's record in the offsets log, which describes the present generation.
 
         Args:
             assignments: the assignments by member id. A member that is missing here has an empty assignment.
@@ -360,7 +360,7 @@ class ClassicGroup:
         )
 
     def restore(self, value: GroupValue) -> None:
-        """Restore a new group from the content of its record in the offsets log."""
+        """Restore this group, which was just created, from the value of its record in the offsets log."""
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol_name

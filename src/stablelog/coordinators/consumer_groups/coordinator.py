@@ -329,7 +329,7 @@ class GroupCoordinator:
         return decision
 
     def txn_offsets_appended(self, producer_id: int, records: Iterable[Record], *, now_ms: int) -> None:
-        """Add the offsets of a transaction as pending offsets, after their records were appended to the log."""
+        """Add a transaction's offsets as pending (until its marker), after their records were appended to the log."""
         for key, value in records:
             group = self.table.replay(key, value, producer_id)
             if group is not None:

@@ -13,7 +13,7 @@ from stablelog.types import TopicPartition
 def offset_expiry_ms(
     group: AnyGroup, partition: TopicPartition, offset: OffsetValue, retention_ms: int
 ) -> int | None:
-    """Return the time at which a committed offset expires.
+    """Return the time at which a committed offset of a consumer group expires.
 
     An offset that an open transaction may change does not expire: do not call this function for it.
 

@@ -214,7 +214,8 @@ class Joining:
         answer_join(member, answer, decision)
 
     def _unchanged_generation(self, group: ClassicGroup) -> bytes | None:
-        """Return the record of the present generation after a static member was replaced by its restarted client.
+        """Return the record of the present generation, which stays unchanged although a static member was replaced by
+        its restarted client.
 
         Returns:
             The encoded value of the record; None if the replacement needs a new generation.

@@ -38,9 +38,10 @@ def check_committer(
 
     Args:
         groups: the groups by group id.
-        group_id: the group. If it does not exist, only a client that names no member may commit.
-        committer: the member that the request names. Transactional clients before KIP-447 name none.
-        missing: the error code for a member of a group that does not exist.
+        group_id: the group. For a group that does not exist, only a client that names no member may commit.
+        committer: the member that commits, as the request names it. Transactional clients before KIP-447 name no
+            member.
+        missing: the error code of the refusal if the request names a member and the group does not exist.
         is_transactional: whether the commit is part of a transaction.
 
     Raises:
@@ -111,7 +112,7 @@ def fetched_offsets(
 
     Args:
         committed: the committed offsets of the group.
-        unstable: the partitions that get UNSTABLE_OFFSET_COMMIT.
+        unstable: the partitions whose offset an open transaction may still change: they get UNSTABLE_OFFSET_COMMIT.
         partitions: the partitions of the answer; None for all of `committed` and `unstable`.
     """
     if partitions is None:

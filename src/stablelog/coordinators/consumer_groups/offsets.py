@@ -59,7 +59,8 @@ NO_OFFSETS: Final[Mapping[TopicPartition, OffsetAndMetadata]] = {}
 
 @dataclass(eq=False, slots=True)
 class _TransactionOffsets:
-    """Offsets that a transaction has committed and that are not applied yet.
+    """Offsets that a transaction has committed and that are not applied yet: not moved to the committed offsets of
+    their groups.
 
     Attributes:
         producer_id: the producer id of the transaction.
@@ -80,8 +81,8 @@ class _UnappliedOffsets(Mapping[TopicPartition, OffsetAndMetadata]):
     For each partition, the offset with the latest record counts.
 
     Args:
-        layers: one mapping with the applied offsets, and one for each committed transaction whose offsets are not
-            applied yet.
+        layers: one mapping with the offsets that are applied to the group, and one for each committed transaction whose
+            offsets are not applied yet.
     """
 
     def __init__(self, layers: list[OffsetByPartition]) -> None:
@@ -176,7 +177,9 @@ class GroupOffsets:
         self._drop_unapplied(group_id, partition)
 
     def _drop_unapplied(self, group_id: str, partition: TopicPartition) -> None:
-        """Drop the offsets of a partition in ended transactions that are not applied yet."""
+        """Drop the unapplied offsets of a partition: those of ended transactions that were not moved to the committed
+        offsets of the group yet.
+        """
         # There are few of them, because each end settles a portion. The group may have many open transactions.
         for txn in self._ended:
             if group_id in txn.by_group:
@@ -196,11 +199,15 @@ class GroupOffsets:
 
     @property
     def is_all_applied(self) -> bool:
-        """Whether the offsets of all ended transactions are applied to their groups."""
+        """Whether the offsets of all ended transactions are applied: moved to the committed offsets of their groups, or
+        dropped.
+        """
         return not self._ended
 
     def apply_ended(self) -> None:
-        """Apply some offsets of ended transactions to their groups, those of the earliest transaction first."""
+        """Apply some offsets of ended transactions: move those of committed transactions to the committed offsets of
+        their groups, and drop the others. The earliest transaction comes first.
+        """
         count = 0
         while self._ended and count < APPLIED_AT_ONCE:
             txn = self._ended[0]
@@ -277,7 +284,8 @@ class GroupOffsets:
         return any(True for _ in self._pending_of(group_id))
 
     def slices_of_topic(self, topic: str) -> Iterator[list[tuple[str, TopicPartition]]]:
-        """Yield (group, partition) of all committed and pending offsets for a topic, in slices.
+        """Yield (group, partition) of all committed and pending offsets for a topic, in slices: lists that are small
+        enough for one turn of the event loop.
 
         Each slice is made when the caller takes it, from about `LOOKED_AT_ONCE` offsets, and may be empty. Offsets may
         be committed and removed between two slices. An offset that is committed for the topic after this call may be

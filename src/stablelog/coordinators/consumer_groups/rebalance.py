@@ -53,7 +53,8 @@ class Rebalances:
     # -- the join phase --------------------------------------------------------------------------------------
 
     def rebalance_or_complete(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
-        """Begin a join phase of the group, or end the present one if all members have joined.
+        """Begin a join phase of the group, in which its members send JoinGroup, or end the present one if all members
+        have joined.
 
         A group that was empty before the present join phase still waits for more members.
         """
@@ -87,8 +88,8 @@ class Rebalances:
             self._complete_join(group, decision, now_ms)
 
     def _end_join_phase(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
-        """Handle the timeout of a join phase. The join phase ends; only the first one of an empty group is prolonged if
-        further members have joined meanwhile.
+        """Handle the timeout of a join phase, in which the members of a group send JoinGroup. The phase ends; only the
+        first join phase of a group that was empty is prolonged if further members have joined meanwhile.
         """
         assert group.state is ClassicGroupState.PREPARING_REBALANCE
         if group.is_initial and group.is_prolonged and group.initial_left_ms:
@@ -101,12 +102,14 @@ class Rebalances:
         self._complete_join(group, decision, now_ms)
 
     def complete_join_if_ready(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
-        """End the join phase of the group if all its members have joined."""
+        """End the join phase of the group, in which its members send JoinGroup, if all of them have joined."""
         if group.state is ClassicGroupState.PREPARING_REBALANCE and group.has_all_joined:
             self._complete_join(group, decision, now_ms)
 
     def _complete_join(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
-        """End the join phase. Members that have not joined are removed, except static ones, which may come back."""
+        """End the join phase of a group. Members that have not sent JoinGroup in it are removed, except static ones,
+        which may come back.
+        """
         self._deadlines.cancel(group.alarm(Due.JOIN))
         for member in list(group.members.values()):
             if member.join_token is None and member.group_instance_id is None:
@@ -186,7 +189,9 @@ class Rebalances:
                 self.renew_session(group, member, now_ms)
 
     def _end_sync_phase(self, group: ClassicGroup, decision: Decision, now_ms: int) -> None:
-        """Handle the timeout of a sync phase: remove the members that have not requested their assignment."""
+        """Handle the timeout of a sync phase, in which members send SyncGroup: remove those that have not requested
+        their assignment.
+        """
         assert group.state in {ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE}
         assert group.pending_syncs
         for member_id in list(group.pending_syncs):

@@ -69,7 +69,7 @@ class OffsetValue(NamedTuple):
         offset: the next offset to read.
         leader_epoch: the leader epoch of the last record that the consumer read; -1 if unknown.
         metadata: text that the client has sent with the offset.
-        commit_ms: the broker's time of the commit.
+        commit_ms: the time of the commit, by the broker's clock.
         expire_ms: the time at which the offset expires; -1 if the broker's retention decides.
         is_repeated: whether this record is a copy that the coordinator has appended again before it trimmed the log,
             and the order of the copies of one partition matters. A copy counts as older than all records without this
@@ -127,7 +127,8 @@ def encode_group_key(group_id: str) -> bytes:
 def encode_offset_value(value: OffsetValue) -> bytes:
     """Encode the value of a committed offset in the version that Kafka uses for it.
 
-    An offset that is marked as repeated has version 4, with a tagged field of stablelog.
+    An offset that is marked as repeated (a copy that was appended before the log was trimmed) has version 4, with a
+    tagged field of stablelog.
     """
     offset, leader_epoch = INT64.pack(value.offset), INT32.pack(value.leader_epoch)
     commit_ms, expire_ms = INT64.pack(value.commit_ms), INT64.pack(value.expire_ms)

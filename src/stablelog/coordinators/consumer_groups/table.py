@@ -130,17 +130,20 @@ class GroupTable:
             group.replay(key, value)
 
     def live_state(self) -> LiveState:
-        """Return records of all groups and of all committed and pending offsets.
+        """Return the live state: records of all groups and of all committed and pending offsets, for a checkpoint of
+        the log.
 
         When these records are in the log, all earlier records can be deleted. The coordinator may make decisions
-        between two records of `rest`, and between two items of `ordered`.
+        between two records of `rest`, and between two items of `ordered` (see `LiveState`).
         """
         ordered: list[tuple[str, AbstractSet[TopicPartition]]] = []
         return LiveState([], self._records(ordered), self._ordered(ordered))
 
     def _records(self, ordered: list[tuple[str, AbstractSet[TopicPartition]]]) -> Iterator[Record]:
-        """Yield the records whose order does not matter. Add to `ordered`, for each group, the partitions that have
-        pending offsets: the order of their records matters.
+        """Yield the records of groups and offsets whose order does not matter.
+
+        Add to `ordered`, for each group, the partitions that have pending offsets: the order of the records of these
+        partitions matters, so they are left out here.
         """
         for group_id in list(self.groups):
             group = self.groups.get(group_id)

@@ -1,4 +1,5 @@
-"""Filters of ListTransactions: names of states. `coordinators.patterns` matches patterns of transactional ids.
+"""Filters of ListTransactions: this module reads the filter by names of states. `coordinators.patterns` matches the
+patterns of transactional ids.
 
 Source: KIP-664, KIP-994, KIP-1152.
 """

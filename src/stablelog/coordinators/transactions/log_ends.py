@@ -62,7 +62,8 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
     def from_offsets(
         cls, leader_epoch: int, partitions: Sequence[TopicPartition], end_offsets: Iterable[int]
     ) -> "LogEnds":
-        """Return the log ends of partitions, given their end offsets and the common leader epoch of their last batches.
+        """Return the ends of partitions, each an end offset and a leader epoch, given the end offsets and the leader
+        epoch that their last batches have in common.
 
         Args:
             leader_epoch: the leader epoch of all ends.

@@ -1,4 +1,5 @@
-"""Orders to write markers: which marker ends which transaction, and in which partitions.
+"""Marker orders: instructions to write a marker. Each says which marker ends which transaction, and in which
+partitions.
 
 The coordinator makes a marker order when it decides the end of a transaction. The broker writes the marker into the
 partitions once the decision is durable. After a crash, `MarkerOrder.decides` tells which open transaction of a partition
@@ -38,14 +39,14 @@ class MarkerOrder(NamedTuple):
     """An order to write one marker, which ends one transaction, into partitions.
 
     Attributes:
-        transactional_id: the id of the transaction. The broker calls `markers_done` with it when the marker is written.
-            It is `REPAIR` for a marker that only repairs a partition which lacks it: the broker does not call
+        transactional_id: the id of the transaction. The broker calls `markers_done` with this id when the marker is
+            written. It is `REPAIR` for a marker that only repairs a partition which lacks it: the broker does not call
             `markers_done` then, because no transaction becomes complete.
         producer_id: the producer id of the marker.
         producer_epoch: the producer epoch of the marker; the transaction's records may have a lower one.
         type: whether the marker commits or aborts.
         group: the transaction group.
-        commit_sequence: the commit sequence; -1 for an abort.
+        commit_sequence: the number of the commit in its transaction group; -1 for an abort.
         coordinator_epoch: the epoch of the coordinator.
         partitions: the partitions that get the marker.
         transaction_version: 2 if the marker must have a higher epoch than the records.

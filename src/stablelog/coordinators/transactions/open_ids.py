@@ -1,4 +1,6 @@
-"""Transactional ids with an open transaction, and the indexes by which they are found."""
+"""Transactional ids with an open transaction, which can be looked up by id, by producer id and by the time of their
+timeout.
+"""
 
 from stablelog.coordinators.deadline_queue import DeadlineQueue
 from stablelog.coordinators.transactions.states import TransactionState
@@ -32,7 +34,9 @@ class OpenIds:
         return self._owners.get(producer_id)
 
     def first_unmarked(self, default: int) -> int:
-        """Return the least commit sequence of a commit that lacks markers; `default` if there is none."""
+        """Return the least commit sequence (number of a commit in its group) among the commits that lack markers;
+        `default` if no commit lacks markers.
+        """
         return next(iter(self._unmarked), default)
 
     def is_repeated(self, transactional_id: str) -> bool:
@@ -42,7 +46,9 @@ class OpenIds:
         return transactional_id in self._repeated
 
     def mark_repeated(self) -> None:
-        """Mark all decided transactions as decided before the broker's start."""
+        """Mark all decided transactions as repeated: decided before the broker's start, so that some partitions may
+        have the markers already.
+        """
         self._repeated = set(self.decided)
 
     def put(self, transactional_id: str, txn: TransactionMetadata) -> None:
@@ -84,7 +90,7 @@ class OpenIds:
     def replay(self, transactional_id: str, txn: TransactionMetadata | None) -> None:
         """Apply a record of the commit log. `txn` is the state of the id; None if the id was forgotten.
 
-        The ids are not found by producer id and timeout before `finish_replay`.
+        The ids can be looked up by producer id and by timeout only after `finish_replay`.
         """
         self.decided.pop(transactional_id, None)
         self.txns.pop(transactional_id, None)
@@ -94,7 +100,9 @@ class OpenIds:
                 self.decided[transactional_id] = None
 
     def finish_replay(self, now_ms: int) -> None:
-        """Build the indexes, after `replay` was called for all records. Times after `now_ms` become `now_ms`."""
+        """Build the indexes by producer id and by timeout, after `replay` was called for all records. Times after
+        `now_ms` become `now_ms`.
+        """
         for transactional_id, txn in self.txns.items():
             self.txns[transactional_id] = txn.with_clamped_times(now_ms)
             self._index(transactional_id, self.txns[transactional_id])

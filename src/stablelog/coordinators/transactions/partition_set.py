@@ -1,8 +1,8 @@
 """The set of partitions of a transaction.
 
-A transaction can have thousands of partitions. Its decision needs them sorted for the lookup of their end offsets, for
-the record in the commit log, and for the markers. The set is therefore sorted and encoded once, when the partitions are
-added.
+A transaction can have thousands of partitions. The decision to end it needs them sorted for the lookup of their end
+offsets, for the record in the commit log, and for the markers. The set is therefore sorted and encoded once, when the
+partitions are added.
 """
 
 import struct
@@ -17,7 +17,9 @@ from stablelog.varint import encode_uvarint
 
 
 class PartitionSet(frozenset[TopicPartition]):
-    """An immutable set of partitions, which computes its sorted list and its encoded form once and keeps them."""
+    """An immutable set of partitions. It computes the sorted list of the partitions and their encoded form when they
+    are first needed, and keeps them.
+    """
 
     __slots__ = ("_encoded", "_in_order")
 

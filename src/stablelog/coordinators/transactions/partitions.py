@@ -29,7 +29,8 @@ def with_partitions(
     version: int,
     now_ms: int,
 ) -> TransactionMetadata:
-    """Return the transaction with the partitions in `wanted` added; `txn` itself if it has them all.
+    """Return the state of a transactional id with the partitions in `wanted` added to its transaction; `txn` itself if
+    it has them all.
 
     If no transaction is open, this begins one.
 
@@ -69,7 +70,8 @@ def with_partitions(
 
 
 class Reconciliation:
-    """Compares the open transactions of a partition with the commit log.
+    """Compares the open transactions of a partition, when it was opened after a crash, with the commit log, and decides
+    which of them are ended and which are continued.
 
     Args:
         table: the group's transactional ids.
@@ -107,14 +109,16 @@ class Reconciliation:
         return draft.decision(None)
 
     def take_adopted(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """Return the partitions in which `reconcile` has found the next transaction of an id already open, and forget
-        them here. The caller adds them to that transaction.
+        """Return the partitions in which `reconcile` has found a transaction open that will be the next one of this id,
+        and forget them here.
+
+        The caller adds them to the transaction when it begins.
         """
         return frozenset(self._adopted.pop(transactional_id, ()))
 
     def _adopt(self, target: TopicPartition, found: TransactionInPartition, draft: Draft) -> bool:
-        """Adopt a transaction that is open in `target` and matches no decision: make it the current transaction of its
-        producer.
+        """Adopt a transaction that is open in the partition `target` and that no record of the commit log ends: make it
+        the current transaction of its producer.
 
         Returns:
             True if the transaction is adopted; False if it cannot be the current transaction of its producer.
@@ -152,8 +156,8 @@ class Reconciliation:
         target: TopicPartition,
         found: TransactionInPartition,
     ) -> bool:
-        """Adopt a transaction that is open in `target` and whose producer's last transaction is decided: remember the
-        partition for the producer's next transaction.
+        """Adopt later a transaction that is open in the partition `target`, while the last transaction of its producer
+        is decided and not complete: remember the partition for the producer's next transaction.
 
         Returns:
             True if the open transaction is this last transaction or can be the next one; False otherwise.

@@ -31,8 +31,8 @@ class ProducerIdSpace:
         self.used_end = 0
 
     def raise_reserved_end(self, reserved_end: int) -> None:
-        """Record that producer ids below `reserved_end` are reserved and may be in use. Later blocks begin at or above
-        it.
+        """Record that producer ids below `reserved_end` are reserved and may be in use. The blocks of ids that groups
+        reserve later begin at or above `reserved_end`.
         """
         self.reserved_end = max(self.reserved_end, reserved_end)
 
@@ -71,8 +71,8 @@ class ProducerIds:
         return max(self._next, self.space.used_end)
 
     def replay(self, reserved_end: int) -> None:
-        """Apply a reservation in the commit log: producer ids below `reserved_end` may have been handed out before the
-        start.
+        """Apply a record of the commit log that reserves producer ids: those below `reserved_end` may have been handed
+        out before the broker's start.
         """
         self.reserved_end = max(self.reserved_end, reserved_end)
         self._next = self.reserved_end
@@ -84,7 +84,9 @@ class ProducerIds:
         return self.next_id >= self.reserved_end
 
     def reserve_block(self) -> int:
-        """Reserve the next block of producer ids. Return the new `reserved_end`, which the commit log has to record."""
+        """Reserve the next block of producer ids. Return the end of the block, the new `reserved_end`. The caller has
+        to record it in the commit log.
+        """
         assert self.needs_block
         self._next = self.space.reserved_end
         self.reserved_end = self._next + self._block_size

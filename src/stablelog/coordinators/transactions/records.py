@@ -112,13 +112,15 @@ GROUP_VALUE: Final = struct.Struct(
 
 
 class TransactionKey(NamedTuple):
-    """The key of the record with the state of a transactional id."""
+    """The key of the record with the state of a transactional id, in the commit log."""
 
     transactional_id: str
 
 
 class TransactionGroupKey(NamedTuple):
-    """The key of the record with the state of a transaction group."""
+    """The key of the record with the state of a whole transaction group (topics and producers with one order of
+    commits).
+    """
 
     group: str
 
@@ -134,7 +136,7 @@ class TransactionGroupState(NamedTuple):
 
     Attributes:
         producer_ids_end: the group has reserved the producer ids below this one.
-        commit_sequence_next: the commit sequence of the next commit.
+        commit_sequence_next: the number that the next commit of the group gets.
     """
 
     producer_ids_end: int
@@ -150,17 +152,19 @@ def transaction_key(transactional_id: str) -> bytes:
 
 
 def group_key(group: str) -> bytes:
-    """Encode the key of the record with the state of a transaction group."""
+    """Encode the key of the record with the state of a transaction group, the topics and producers that share one
+    commit log.
+    """
     return INT16.pack(GROUP_KIND) + string(group)
 
 
 def joint_key(group: str, key: str) -> bytes:
-    """Encode the key of the record with the state of a joint commit."""
+    """Encode the key of the record with the state of a joint commit, which commits several transactions together."""
     return INT16.pack(JOINT_KIND) + string(group) + string(key)
 
 
 def encode_group(state: TransactionGroupState) -> bytes:
-    """Encode the state of a transaction group."""
+    """Encode the state of a transaction group, as the value of its record in the commit log."""
     return INT16.pack(GROUP_VALUE_VERSION) + GROUP_VALUE.pack(*state)
 
 
@@ -173,7 +177,7 @@ _numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In th
 
 
 def encode_transaction(txn: TransactionMetadata) -> bytes:
-    """Encode the state of a transactional id, in version 1."""
+    """Encode the state of a transactional id, as the value of its record in the commit log, in version 1."""
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is TransactionState.EMPTY:
         assert not txn.partitions
@@ -199,8 +203,8 @@ def encode_transaction(txn: TransactionMetadata) -> bytes:
 
 
 def check_kind(kind: int) -> None:
-    """Raise an error for a kind of key that is reserved for later releases of stablelog, because its records must not
-    be skipped.
+    """Raise an error for a kind of key (the int16 at its beginning) that is reserved for later releases of stablelog.
+    Their records must not be skipped.
 
     Raises:
         UnknownFormatError: a later release has written the record.
@@ -210,7 +214,7 @@ def check_kind(kind: int) -> None:
 
 
 def read_key(key: bytes) -> TransactionKey | TransactionGroupKey | JointKey | None:
-    """Read the key of a record; None for a kind that the coordinator skips.
+    """Read the key of a record of the commit log; None for a kind of key that the coordinator skips.
 
     Raises:
         UnknownFormatError: the kind is stablelog's own, and only a later release knows it.
@@ -239,7 +243,9 @@ def decode_group(value: bytes) -> TransactionGroupState:
 
 
 class IdleHead(NamedTuple):
-    """The fields of an idle transactional id's record that `read_idle_head` reads without decoding the rest."""
+    """The fields that `read_idle_head` reads from the record of an idle transactional id (one without an open
+    transaction). The rest of the record is not decoded.
+    """
 
     producer_id: int
     state: TransactionState
@@ -247,7 +253,9 @@ class IdleHead(NamedTuple):
 
 
 def read_idle_head(value: bytes) -> IdleHead:
-    """Read some fields of a value of version 1 that has no partitions. The rest is not decoded."""
+    """Read the fields of `IdleHead` from the record value of a transactional id, of version 1 and without partitions.
+    The rest is not decoded.
+    """
     version, producer_id, _, _, state, partitions, update_ms = IDLE_HEAD.unpack_from(value)
     assert version == 1
     assert partitions <= 1

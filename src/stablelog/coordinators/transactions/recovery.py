@@ -30,16 +30,19 @@ from stablelog.types import TopicPartition
 
 
 class RankedMarkerOrder(NamedTuple):
-    """A marker order and its rank: the number of its decision, in the order in which the decisions were made."""
+    """A marker order (an instruction to write a marker that ends a transaction) and its rank: the number of the
+    decision that it belongs to, in the order in which the decisions were made.
+    """
 
     rank: int
     order: MarkerOrder
 
 
 class DecisionHistory:
-    """The decisions in the commit log, by the partitions that may have lost their markers.
+    """The decisions to commit or to abort that the commit log contained at the broker's start, by partition.
 
-    `len` is the number of these partitions.
+    A partition is removed when it is opened: until then it may lack the markers of these decisions. `len` is the number
+    of partitions.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,9 @@ class DecisionHistory:
         self.end_rank = 0
 
     def add_decision(self, transactional_id: str, value: bytes, txn: TransactionMetadata) -> None:
-        """Add a decision to the history: the record (id, value) and the decoded state `txn`."""
+        """Add a decision to the history: the transactional id and the value of its record in the commit log, and `txn`,
+        the decoded value.
+        """
         rank = self.end_rank
         self.end_rank += 1
         for partition in txn.partitions:
@@ -78,8 +83,8 @@ class DecisionHistory:
         """Remove the decisions that concern a partition from the history, and return those about the given producers.
 
         Returns:
-            The decisions for transactions of `producer_ids`, by producer id and in order. `to_order` makes the marker
-            order of each.
+            By producer id in `producer_ids`, the decisions in the order in which they were made. Each is a marker order
+            (what to write to end the transaction), made by `to_order`.
         """
         producers = self._partitions.pop(partition, {})
         self._least.pop(partition, None)
@@ -108,8 +113,10 @@ class DecisionHistory:
         return any(producer_id in producers for producers in self._partitions.values())
 
     def records(self) -> Iterator[Record]:
-        """Return an iterator over the records of the decisions in the history, in order. A trimmed commit log must
-        keep these records, because their partitions have not been opened yet.
+        """Return an iterator over the records of the decisions in the history, in the order of the decisions.
+
+        When the older part of the commit log is deleted, these records must be kept: some of their partitions have not
+        been opened yet and may need the markers.
         """
         for transactional_id, value in self._decisions.values():
             yield transaction_key(transactional_id), value
@@ -155,7 +162,7 @@ def markers_for(
         found: the open transactions in it, at most one of each producer id.
         past: by producer id, marker orders made from the decisions for `target` that are older than the broker's
             start; only for the producer ids in `found` and `held`.
-        held: orders for `target` that could not be written yet, in order.
+        held: marker orders for `target` that could not be written yet, in the order of their decisions.
         end_rank: the rank of the first decision since the broker's start.
 
     Returns:

@@ -79,7 +79,9 @@ def abort_only_refusal(transactional_id: str) -> RefusedError:
 
 
 def tv1_refusal() -> RefusedError:
-    """Return the error for a client with TV1 (transaction version 1), when the broker's settings allow only TV2."""
+    """Return the error for a client with TV1 (transaction version 1), when the broker's settings allow only TV2
+    (version 2).
+    """
     return RefusedError(
         ErrorCode.policy_violation,
         "stablelog.transaction.strict allows only transaction version 2 (EndTxn v5, Produce v12): use a client that "

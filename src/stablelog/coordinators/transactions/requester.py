@@ -10,11 +10,12 @@ from stablelog.errors import RefusedError
 
 
 class Requester:
-    """Finds the transaction of a request, and checks that the request comes from its producer.
+    """Finds the state of the transactional id that a request names, and checks that the request comes from the current
+    producer of the id.
 
     Args:
         table: the state of the transaction group.
-        checks: checks whether a child of a joint commit is open.
+        checks: checks whether a child, one of the transactions of a joint commit, may still be written.
     """
 
     def __init__(self, table: TransactionTable, checks: ChildChecks) -> None:
@@ -25,7 +26,8 @@ class Requester:
         """Return the state of a transactional id.
 
         Raises:
-            RefusedError: the id is empty or unknown, or the id of a child whose joint commit is over.
+            RefusedError: the id is empty or unknown; or it is that of a child (a transaction of a joint commit) whose
+                joint commit is over.
         """
         if not transactional_id:
             raise RefusedError(ErrorCode.invalid_request, "the request has no transactional id")

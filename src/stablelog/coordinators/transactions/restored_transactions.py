@@ -61,9 +61,9 @@ class CommitLog:
         states: the last state of each transactional id.
         commits: the committed transactions, by transactional id and commit sequence. Only those whose record in the log
             still names the partitions are here.
-        accepted: the commit sequences of joint commits that are not decided for all their children, by the producer ids
-            and epochs of these children.
-        sequence_end: the greatest commit sequence plus one.
+        accepted: the commit sequence (number) of each joint commit whose record is in the log while the ends of some of
+            its transactions are not, by the producer ids and epochs of these transactions.
+        sequence_end: the greatest commit sequence (number of a commit) plus one.
         producer_ids_end: the greatest producer id that was reserved or used, plus one.
     """
 
@@ -114,13 +114,15 @@ class CommitLog:
 
 
 class Torn(NamedTuple):
-    """A transaction of an incomplete commit: the object store has some partitions of the commit and lacks others.
+    """A torn transaction: a restore has found its commit only in part, because the object store has some partitions of
+    the commit and lacks others.
 
     The commit can be a joint commit of several transactions. Each of them is listed, even if it is complete itself.
 
     Attributes:
         transactional_id: the transactional id.
-        commit_sequence: the commit sequence. The transactions of a joint commit have the same one.
+        commit_sequence: the number of the commit in its transaction group. The transactions of a joint commit have the
+            same number.
         found: the partitions in which the store has the transaction.
         lost: the partitions in which the store lacks the transaction.
     """
@@ -132,8 +134,8 @@ class Torn(NamedTuple):
 
 
 def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, TransactionMetadata], bool]) -> list[Torn]:
-    """Return all transactions of commits that the object store has only in part, in the order of their commit
-    sequences.
+    """Return the torn commits: all transactions of commits that the object store has only in part, in the order of the
+    commits.
 
     Args:
         log: the state that the commit log shows.
@@ -165,7 +167,7 @@ class Numbers(NamedTuple):
     Attributes:
         producer_ids_end: the end of the producer ids that the lost broker may have handed out.
         next_producer_id: the first free producer id, above those of the restored transactional ids.
-        commit_sequences: by transaction group, the next commit sequence.
+        commit_sequences: by transaction group, the number that the next commit gets.
     """
 
     producer_ids_end: int
@@ -205,7 +207,9 @@ def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, 
 
 
 def _fenced(txn: TransactionMetadata, producer_id: int, now_ms: int) -> TransactionMetadata:
-    """Return a state of a transactional id in which its earlier producer gets an error with its next request."""
+    """Return the fenced state of a transactional id: the producer that has used the id until now gets an error with its
+    next request.
+    """
     if txn.state.is_decided:
         return txn._replace(
             next_producer_id=producer_id,

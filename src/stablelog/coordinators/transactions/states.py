@@ -37,7 +37,9 @@ class TransactionState(IntEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether commit or abort is decided, and the markers are not all written yet."""
+        """Whether the transaction is decided (a record says whether it is committed or aborted), and its markers are
+        not all written yet.
+        """
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property

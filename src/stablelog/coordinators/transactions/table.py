@@ -1,4 +1,5 @@
-"""The state of a transaction group in memory, as the records of its commit log describe it.
+"""The state of a transaction group (topics and producers with one commit log) in memory, as the records of its commit
+log describe it.
 
 The state changes only by `put`, `forget` and the methods that hand out numbers. Each of them adds the record of the
 change. `replay` of these records gives the same state, except for times that are later than the broker's start (see
@@ -64,8 +65,8 @@ class TransactionTable:
 
     Attributes:
         history: decisions from before the broker's start, for partitions that have not been opened yet.
-        joints: the keys of joint commits.
-        sequences: the commit sequences of the group.
+        joints: the keys of joint commits, each of which commits several transactions together.
+        sequences: numbers the commits of the group.
         abort_only: by transactional id, the producer whose transaction was refused a partition, and can only be
             aborted. This is not recorded in the commit log.
     """
@@ -107,7 +108,7 @@ class TransactionTable:
         return list(self._idle)
 
     def require_state(self, transactional_id: str) -> TransactionMetadata:
-        """Return the state of a transactional id. The caller knows that the id exists."""
+        """Return the state of a transactional id. The caller must know that the id exists: an unknown id is a bug."""
         txn = self.get(transactional_id)
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
@@ -142,8 +143,8 @@ class TransactionTable:
 
     @property
     def resolved_sequence(self) -> int:
-        """The greatest commit sequence up to which the commits are resolved: all markers of all commits up to it are
-        written. It is 0 before the first commit.
+        """The number of the last resolved commit (its commit sequence): all markers of this commit and of all earlier
+        ones in the group are written. It is 0 before the first commit.
 
         After a start of the broker, the number may be too high: a partition that was not reconciled yet may have lost
         markers.
@@ -173,7 +174,7 @@ class TransactionTable:
         id_pattern: str | None = None,
         now_ms: int,
     ) -> tuple[Iterator[list[Listed]], list[str]]:
-        """List the ids that pass every filter, in slices.
+        """List the transactional ids that pass every filter, in slices, so that other work can run between two of them.
 
         Args:
             states: Kafka's names of states; empty for all.
@@ -243,7 +244,7 @@ class TransactionTable:
         records.append((transaction_key(transactional_id), value))
 
     def forget(self, transactional_id: str, records: list[Record]) -> None:
-        """Forget an id without an open transaction, and add its tombstone to `records`."""
+        """Forget a transactional id that has no open transaction, and add the tombstone of its record to `records`."""
         self._change_count += 1
         txn = self.require_state(transactional_id)
         assert next_state(txn.state, TransactionEvent.EXPIRE) is None
@@ -259,7 +260,9 @@ class TransactionTable:
         return self.abort_only.get(transactional_id) == txn.client
 
     def take_producer_id(self, records: list[Record]) -> int:
-        """Take a new producer id. If it begins a new block of ids, add the record of that block to `records`."""
+        """Take a new producer id. Ids are reserved in blocks: if this one begins a block, add the record that reserves
+        the block to `records`.
+        """
         if self._producer_ids.needs_block:
             self._change_count += 1
             self._producer_ids.reserve_block()
@@ -267,11 +270,11 @@ class TransactionTable:
         return self._producer_ids.take_id()
 
     def take_spare_identity(self) -> ProducerIdAndEpoch | None:
-        """Take the producer id and the highest epoch of an earlier child of a joint commit, so that a new child can
-        use this producer id again with a greater epoch. The earlier child is committed and forgotten.
+        """Take the producer id and the highest epoch of an earlier transaction of a joint commit, which is committed
+        and forgotten. A new transaction of a joint commit can use this producer id with a greater epoch.
 
         Returns:
-            The producer id and epoch; None if no producer id is free for another child.
+            The producer id and epoch; None if no such producer id is free.
         """
         spare = self._spare_ids.take_identity()
         assert spare is None or self._open.owner_of(spare.producer_id) is None
@@ -338,7 +341,7 @@ class TransactionTable:
             self.history.add_decision(transactional_id, value, txn)
 
     def finish_replay(self, leader_epoch: int, now_ms: int) -> list[Record]:
-        """Finish the replay, after `replay` was called for all records.
+        """Finish the replay of the commit log, after `replay` was called for all its records.
 
         Times after `now_ms` become `now_ms`. If the machine's clock was set back, transactions would otherwise time
         out, and ids expire, only when the clock has caught up.
@@ -373,13 +376,14 @@ class TransactionTable:
         return records
 
     def partitions_opened(self) -> None:
-        """Free the data that is needed only to open partitions. The caller has opened all partitions that can be
-        opened.
+        """Free the data that is needed only to open partitions, such as the decisions from before the broker's start.
+        The caller has opened all partitions that can be opened.
         """
         self._idle.drop_owner_index()
 
     def live_state(self) -> LiveState | None:
-        """Return records that hold the whole state, in an order in which `replay` gives the same state.
+        """Return the live state: records that hold the whole state of the table, in an order in which `replay` gives
+        the same state.
 
         When these records and the markers of all earlier decisions are durable, all earlier records of the commit log
         can be deleted. The decisions are one batch, in their order, before all other records. An id whose transaction
@@ -394,13 +398,13 @@ class TransactionTable:
         return LiveState(self._undivided(), self._rest())
 
     def checkpoint(self) -> list[Record]:
-        """Return the records of `live_state` in one list, even if there are more decisions than `live_state` puts into
-        one batch.
+        """Return a checkpoint, records that hold the whole state: those of `live_state` in one list, even if there are
+        more decisions than `live_state` puts into one batch.
         """
         return [*self._undivided(), *self._rest()]
 
     def _undivided(self) -> list[Record]:
-        """Return the records whose order matters.
+        """Return the records of the table's state whose order matters, which the caller appends as one batch.
 
         These are the record of the group, the decisions from before the broker's start, and the pending decisions.
 
@@ -416,8 +420,8 @@ class TransactionTable:
         return records
 
     def _rest(self) -> Iterator[Record]:
-        """Yield the records whose order does not matter, each made from the state at the time when the caller takes
-        it.
+        """Yield the rest of the records of the table's state, those whose order does not matter. Each is made from the
+        state at the time when the caller takes it.
         """
         yield from self.joints.records()
         for transactional_id in [*self._open.txns, *self._idle]:

@@ -42,7 +42,7 @@ class TransactionMetadata(NamedTuple):
             out, so that the next transaction has another producer id.
         next_producer_epoch: the epoch of `next_producer_id`; -1 means 0.
         transaction_version: 0 and 1 for TV1, 2 for TV2.
-        commit_sequence: the commit sequence of a commit; -1 otherwise.
+        commit_sequence: the number of the commit in its transaction group; -1 if the transaction is not committed.
         transaction_epoch: after the decision, the epoch of the transaction's records; -1 otherwise.
         ends: the end offsets of the partitions at the time of the decision, in the order of `PartitionSet.in_order`.
             Only a decision that keeps the producer's epoch has them.
@@ -78,7 +78,7 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def predecessor(self) -> ProducerIdAndEpoch:
-        """The producer id and epoch that the producer had before its last change.
+        """The producer id and epoch that the producer had before either of them was last changed.
 
         The epoch is -1 if requests with the earlier id and epoch are refused.
         """
@@ -102,7 +102,7 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def latest_ms(self) -> int:
-        """The later of the two times `update_ms` and `start_ms`."""
+        """The later of two times: that of the record, and that at which the transaction began."""
         return max(self.start_ms, self.update_ms)
 
     def with_clamped_times(self, now_ms: int) -> "TransactionMetadata":

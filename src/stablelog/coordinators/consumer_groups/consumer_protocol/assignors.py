@@ -83,8 +83,8 @@ def _ordered(subscribers: Subscribers) -> list[str]:
 
 
 def _former(subscribers: Subscribers, counts: Counts) -> dict[str, list[TopicIdPartition]]:
-    """Return, sorted, the partitions of its former target assignment that each member may keep: those of existing
-    topics that it still subscribes to. Each partition has at most one member.
+    """Return the partitions of the former target assignment that each member may keep, sorted: those of existing topics
+    that the member still subscribes to. Each partition has at most one member.
     """
     kept: dict[str, list[TopicIdPartition]] = {}
     taken: set[TopicIdPartition] = set()
@@ -107,7 +107,7 @@ def _all_partitions(subscribers: Subscribers, counts: Counts) -> list[TopicIdPar
 
 
 def _uniform_for_equals(subscribers: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """Assign partitions uniformly to members that all subscribe to the same topics."""
+    """Assign nearly the same number of partitions to each member, when all members subscribe to the same topics."""
     if not subscribers:
         return {}
     everything = _all_partitions(subscribers, counts)
@@ -129,7 +129,7 @@ def _uniform_for_equals(subscribers: Subscribers, counts: Counts) -> dict[str, P
 
 
 def _uniform_in_general(subscribers: Subscribers, counts: Counts) -> dict[str, Partitions]:
-    """Assign partitions uniformly to members with different subscriptions.
+    """Assign partitions as evenly as possible to members with different subscriptions.
 
     Free partitions go to the subscriber with the fewest partitions. Then partitions move from a member to another
     subscriber of the same topic that has at least two fewer, until there is no such pair. The loop ends, because each
@@ -156,8 +156,8 @@ def _uniform_in_general(subscribers: Subscribers, counts: Counts) -> dict[str, P
 
 
 def _even_out(topic_id: uuid.UUID, members: list[str], owned: dict[str, set[TopicIdPartition]]) -> bool:
-    """Move partitions of a topic from subscribers with many partitions to subscribers with few. Return whether at
-    least one partition has moved.
+    """Even out the partitions of a topic: move them from subscribers that own many partitions (of all topics) to
+    subscribers that own few. Return whether at least one partition has moved.
     """
     of_topic = {
         member_id: sorted(partition for partition in owned[member_id] if partition[0] == topic_id)

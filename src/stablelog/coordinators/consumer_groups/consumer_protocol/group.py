@@ -79,9 +79,9 @@ class ConsumerMember:
     """A member of a consumer group (KIP-848).
 
     Attributes:
-        selection_key: identifies the topics that the member's pattern selects; None if the member has no pattern, or
-            has sent no heartbeat since the start of the broker or since its pattern has changed.
-        assigned_from: the topics of the pattern when they last raised the group's epoch; None after a restart.
+        selection_key: the member's pattern and rights, which identify the topics that it selects; None without a
+            pattern, or before the first heartbeat since the start of the broker or since the pattern has changed.
+        assigned_from: the topics that the pattern selected when they last raised the group's epoch; None after a start.
     """
 
     member_id: str
@@ -96,18 +96,17 @@ class ConsumerGroup:
 
     Attributes:
         epoch: the group's epoch.
-        topics_hash: identifies the subscribed topics, with their partition counts, of this epoch.
+        topics_hash: a hash of the subscribed topics of this epoch and their partition counts.
         target_epoch: the epoch of the target assignment.
         target: the target assignment: the partitions by member id.
         members: the members by id.
         static_ids: member ids by instance id.
         owners: the member that owns a partition, by partition.
-        topics_version: the version of the broker's topics with which `topics_hash` was last compared; None if there was
-            no comparison since the start or since a subscription has changed.
-        selections: the topics that the patterns of the members select. A member's own heartbeat resolves its pattern,
-            with the rights of the member's principal.
-        is_planned: whether a large target assignment is to be computed. The caller does this outside of heartbeats.
-        plan_in_work: the plan that the caller computes.
+        topics_version: the version of the broker's list of topics with which `topics_hash` was last compared; None if
+            there was no comparison since the start or since a subscription has changed.
+        selections: the topics that members' patterns select. A member's heartbeat resolves its pattern, by its rights.
+        is_planned: whether the group waits for a target assignment that the caller computes outside of heartbeats.
+        plan_in_work: the input of the target assignment that the caller is computing; None if it computes none.
     """
 
     protocol_type = CONSUMER_PROTOCOL
@@ -128,11 +127,11 @@ class ConsumerGroup:
         self.plan_in_work: AssignmentPlan | None = None
 
     def alarm(self, due: Due, member_id: str = "") -> Alarm:
-        """Return the key of one of the group's deadlines in the queue of deadlines."""
+        """Return an alarm, the key of one of the group's deadlines in the queue of deadlines."""
         return Alarm(due, self.group_id, member_id)
 
     def alarms(self) -> Iterable[Alarm]:
-        """Return an iterator over the keys of all deadlines that the group may have."""
+        """Return an iterator over the alarms of the group: the keys of all deadlines that it may have."""
         yield self.alarm(Due.OFFSETS)
         for member_id in self.members:
             yield self.alarm(Due.SESSION, member_id)
@@ -182,7 +181,7 @@ class ConsumerGroup:
         return is_changed
 
     def _selected(self, member: ConsumerMember, topics: TopicLookup) -> frozenset[str]:
-        """Return the topics that a member's pattern selects.
+        """Return the names of the topics that a member's pattern (regular expression) selects.
 
         Until the member's first heartbeat after a start of the broker, these are the topics of its target assignment.
         """
@@ -197,11 +196,11 @@ class ConsumerGroup:
         return frozenset(name for topic_id in ids if (name := topics.name_of(topic_id)) is not None)
 
     def plan(self, topics: TopicLookup, *, is_changed: bool) -> AssignmentPlan:
-        """Return the plan of the group's next target assignment, and drop pattern selections that no member uses.
+        """Return the plan of the next target assignment: its input. Also forget patterns that no member uses any more.
 
         Args:
             topics: the topics of the broker.
-            is_changed: whether the group's epoch is going to rise.
+            is_changed: whether members or subscriptions have changed, so that the group's epoch is going to rise.
         """
         used = {member.selection_key for member in self.members.values()}
         self.selections = {key: self.selections[key] for key in self.selections if key in used}
@@ -290,13 +289,13 @@ class ConsumerGroup:
     def apply_target(
         self, plan: AssignmentPlan, target: TargetAssignment, *, is_changed: bool
     ) -> Iterator[Record]:
-        """Set the target assignment of the group to the result of a plan. The group may have changed since the plan was
-        made.
+        """Set the group's target assignment to that computed from a plan. Since the plan, the group may have changed.
 
         Args:
             plan: the plan.
             target: its result.
-            is_changed: whether the group's epoch rises also if the topics have not changed.
+            is_changed: whether the epoch rises even if the topics are unchanged, because members or subscriptions have
+                changed.
 
         Yields:
             The records of the changes. Each change is made when the caller takes its record.
@@ -363,7 +362,7 @@ class ConsumerGroup:
         return [(self._key(TARGET_EPOCH_KEY_VERSION), None), (self._key(GROUP_EPOCH_KEY_VERSION), None)]
 
     def is_owned_by_other(self, member_id: str) -> Callable[[TopicIdPartition], bool]:
-        """Return a function that tells whether a member other than this one owns a partition."""
+        """Return a function that tells of a partition whether another member than this one owns it."""
         return lambda partition: self.owners.get(partition, member_id) != member_id
 
     @property
@@ -397,7 +396,7 @@ class ConsumerGroup:
         return self._key(TARGET_EPOCH_KEY_VERSION), encode_target_epoch(self.target_epoch)
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of the group's present state. Each is made when the caller takes it (see `live_state`)."""
+        """Yield the records of the group's present state, for a checkpoint. Each is made when the caller takes it."""
         yield self._epoch_record()
         for member_id in list(self.members):
             member = self.members.get(member_id)
@@ -440,7 +439,7 @@ class ConsumerGroup:
             self._replay_current(member, CurrentAssignment() if value is None else read_current(value))
 
     def _replay_current(self, member: ConsumerMember, current: CurrentAssignment) -> None:
-        """Set a member's current assignment from a record.
+        """Set a member's current assignment from a record, in a replay of the log.
 
         A decision can move a partition from one member to another. Between the two records of such a decision, the
         partition has two owners in the replay.

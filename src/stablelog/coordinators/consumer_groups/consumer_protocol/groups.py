@@ -70,7 +70,7 @@ class ConsumerGroups:
         return self.heartbeats.pattern_of(group if isinstance(group, ConsumerGroup) else None, request)
 
     def known_selection(self, group_id: str, key: SelectionKey) -> PatternSelection | None:
-        """Return the topics that a pattern selected in an earlier heartbeat of the group.
+        """Return the topics that a pattern (regular expression) has selected in an earlier heartbeat of the group.
 
         The selection is the same for all members with the same pattern and equal rights; `key` identifies both.
 
@@ -81,15 +81,18 @@ class ConsumerGroups:
         return group.selections.get(key) if isinstance(group, ConsumerGroup) else None
 
     def is_planned(self, group_id: str) -> bool:
-        """Return whether the group waits for a large target assignment that the caller has to compute."""
+        """Return whether a target assignment is planned: the group waits for one that is too large for a heartbeat, and
+        the caller has to compute it.
+        """
         group = self._table.groups.get(group_id)
         return isinstance(group, ConsumerGroup) and group.is_planned
 
     def begin_plan(self, group_id: str, topics: TopicLookup) -> AssignmentPlan | None:
-        """Return the plan of a large target assignment that the group waits for; None if there is none.
+        """Return the plan (the input) of a large target assignment that the group waits for; None if the group waits
+        for none.
 
         The caller computes the plan with `compute_target`, possibly in a thread, and passes the result to
-        `apply_target`. While a plan of a group is being computed, the result is None.
+        `apply_target`. A second call in the meantime returns None.
         """
         group = self._table.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.is_planned:

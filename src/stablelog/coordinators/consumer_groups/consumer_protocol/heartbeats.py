@@ -178,10 +178,11 @@ class Heartbeats:
     def _update_target(
         self, group: ConsumerGroup, topics: TopicLookup, decision: Decision, *, is_changed: bool
     ) -> None:
-        """Raise the group's epoch if its subscriptions or topics have changed, and compute the target assignment.
+        """Raise the group's epoch if its subscriptions (`is_changed`) or its topics have changed, and compute the
+        target assignment.
 
         A large target assignment is not computed here: it is only marked as planned (`ConsumerGroup.is_planned`). Until
-        it is computed, the members follow the former one, and a new member has no partitions.
+        it is computed, the members follow the former target assignment, and a new member has no partitions.
         """
         if (
             not is_changed
@@ -207,8 +208,10 @@ class Heartbeats:
     def apply_target(
         group: ConsumerGroup, plan: AssignmentPlan, target: TargetAssignment, decision: Decision
     ) -> None:
-        """Apply the result of a large plan to the group. If the group has changed since the plan was made, another plan
-        is needed: the group is marked (`ConsumerGroup.is_planned`), and the caller computes that plan, too.
+        """Apply a large target assignment, which was computed from a plan, to the group.
+
+        If the group has changed since the plan was made, another plan is needed: the group is marked
+        (`ConsumerGroup.is_planned`), and the caller computes a target assignment from that plan, too.
         """
         decision.records.extend(group.apply_target(plan, target, is_changed=False))
         group.plan_in_work = None
@@ -240,9 +243,9 @@ class Heartbeats:
     def _set_timers(
         self, group: ConsumerGroup, member: ConsumerMember, before: CurrentAssignment | None, now_ms: int
     ) -> None:
-        """Restart the member's session timeout. If the member has to revoke partitions since this heartbeat, its
-        rebalance timeout begins. `before` is the member's assignment before the heartbeat; None at a start of the
-        broker.
+        """Set the timers of a member. Its session timeout begins again. If the member has to revoke partitions since
+        this heartbeat, its rebalance timeout begins. `before` is the member's assignment before the heartbeat; None at
+        a start of the broker.
         """
         session_timeout_ms, _ = self._config.times_of(group.group_id)
         self._deadlines.set(group.alarm(Due.SESSION, member.member_id), now_ms + session_timeout_ms)

@@ -1,4 +1,4 @@
-"""Values of the consumer group protocol: topics, subscriptions, assignments, requests and answers."""
+"""Values of the consumer group protocol (KIP-848): topics, subscriptions, assignments, requests and answers."""
 
 import uuid
 from collections.abc import Hashable, Iterable
@@ -29,7 +29,7 @@ class TopicLookup(Protocol):
     """The topics of the broker, as the group coordinator needs them.
 
     Attributes:
-        version: a number that changes whenever a topic is created, grows or is deleted.
+        version: a number that changes whenever a topic is created, gets more partitions or is deleted.
     """
 
     @property
@@ -79,7 +79,7 @@ class PatternSelection:
         pattern: the pattern.
         rights: identifies the member's rights to describe topics: equal for members with equal rights, whatever the
             ACLs are.
-        rights_version: the version of the ACLs.
+        rights_version: the version of the ACLs when the pattern was resolved.
         seen: the names of all topics when the pattern was resolved.
         names: the names of the selected topics.
     """
@@ -92,7 +92,7 @@ class PatternSelection:
 
     @property
     def key(self) -> "SelectionKey":
-        """The key of the selection. Members with an equal key share one selection."""
+        """The key of the selection: its pattern and rights. Members with an equal key share one selection."""
         return self.pattern, self.rights
 
 

@@ -77,7 +77,7 @@ def encode_consumer_key(key: ConsumerKey) -> bytes:
 
 
 def read_consumer_key(kind: int, reader: FieldReader) -> ConsumerKey:
-    """Read the group id and member id of a key, after its kind.
+    """Read the group id and the member id of a record's key. The reader stands after the kind (the version of the key).
 
     Raises:
         DamageError: the key is damaged.
@@ -91,18 +91,20 @@ _NO_TAGS = encode_tagged_fields([])
 
 
 def encode_group_epochs(value: GroupEpochs) -> bytes:
-    """Encode the epoch of a group, with the hash of its topics."""
+    """Encode the epoch of a consumer group and the hash of its topics, as the value of the group's record in the
+    offsets log.
+    """
     tags = [(TOPICS_HASH_TAG, INT64.pack(value.topics_hash))] if value.topics_hash else []
     return _VERSION + INT32.pack(value.epoch) + encode_tagged_fields(tags)
 
 
 def encode_target_epoch(epoch: int) -> bytes:
-    """Encode the epoch of a group's target assignment."""
+    """Encode the epoch of a group's target assignment, as the value of a record in the offsets log."""
     return _VERSION + INT32.pack(epoch) + _NO_TAGS
 
 
 def encode_subscription(value: Subscription) -> bytes:
-    """Encode the subscription of a member."""
+    """Encode the subscription of a member, as the value of a record in the offsets log."""
     return b"".join(
         [
             _VERSION,
@@ -121,12 +123,12 @@ def encode_subscription(value: Subscription) -> bytes:
 
 
 def encode_target(partitions: Partitions) -> bytes:
-    """Encode the target assignment of a member."""
+    """Encode the target assignment of a member, as the value of a record in the offsets log."""
     return _VERSION + _partitions(partitions) + _NO_TAGS
 
 
 def encode_current(value: CurrentAssignment) -> bytes:
-    """Encode the current assignment of a member."""
+    """Encode the current assignment of a member, as the value of a record in the offsets log."""
     epochs = INT32.pack(value.epoch) + INT32.pack(value.previous_epoch)
     state = value.state.to_bytes(1, "big")
     return _VERSION + epochs + state + _partitions(value.assigned) + _partitions(value.revoking) + _NO_TAGS

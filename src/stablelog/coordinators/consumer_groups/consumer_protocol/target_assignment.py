@@ -48,8 +48,10 @@ class AssignmentPlan:
         epoch: the group's epoch.
         target_epoch: the epoch of the former target assignment.
         topics_version: the version of the broker's topics.
-        topics_hash: identifies the subscribed topics of the group's epoch.
-        is_due: whether the target assignment must be computed even if the topics have not changed.
+        topics_hash: the hash of the subscribed topics at the group's present epoch, by which a change of topics is
+            noticed.
+        is_due: whether the target assignment must be computed even if the topics have not changed, because members or
+            subscriptions have changed since the former one.
         assignor: the name of the assignor.
         members: the members by id.
     """
@@ -63,7 +65,7 @@ class AssignmentPlan:
     members: Mapping[str, PlannedMember]
 
     def is_large(self, topics: TopicLookup) -> bool:
-        """Return whether the computation of the plan would hold the event loop for long."""
+        """Return whether the plan is large: to compute its target assignment would hold the event loop for long."""
         distinct = {id(member.topics): member.topics for member in self.members.values()}
         count = sum(map(len, distinct.values()))
         if count + len(self.members) > UNDIVIDED_MAX:
@@ -80,7 +82,7 @@ class TargetAssignment:
     """The result of a plan: the target assignment of a group.
 
     Attributes:
-        topics_hash: identifies the subscribed topics.
+        topics_hash: the hash of the subscribed topics, with their partition counts.
         partitions: the partitions of each member; None if the former target assignment is still right.
         values: the encoded record values of those members whose partitions have changed.
     """
@@ -91,7 +93,9 @@ class TargetAssignment:
 
 
 def compute_target(plan: AssignmentPlan, topics: TopicLookup) -> TargetAssignment:
-    """Compute the target assignment of a plan. May run in a thread."""
+    """Compute the target assignment from a plan, which contains all that is needed of the group. May run in a
+    thread.
+    """
     known = _existing(plan, topics)
     topics_hash = topics_hash_of(known)
     if not plan.is_due and topics_hash == plan.topics_hash:
@@ -115,7 +119,7 @@ def compute_target(plan: AssignmentPlan, topics: TopicLookup) -> TargetAssignmen
 
 
 def _existing(plan: AssignmentPlan, topics: TopicLookup) -> dict[str, SubscribableTopic]:
-    """Return those of the subscribed topics that exist, by name."""
+    """Return those topics that the members of the plan subscribe to and that exist, by name."""
     distinct = {id(member.topics): member.topics for member in plan.members.values()}
     names = frozenset().union(*distinct.values())
     return {name: found for name in sorted(names) if (found := topics.find(name)) is not None}
