@@ -48,7 +48,7 @@ async def _add_partitions(
         ):
             raise RefusedError(
                 ErrorCode.invalid_replica_assignment,
-                f"each new partition must be assigned to broker {broker.node_id} alone",
+                f"the replica assignment in the request is not possible: each new partition must be on broker {broker.node_id} alone",
             )
         if asked.count <= topic.partition_count:
             raise RefusedError(

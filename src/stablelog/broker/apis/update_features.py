@@ -49,7 +49,8 @@ def _refuse_change(update: "FeatureUpdateKey") -> None:
     else:
         return
     raise RefusedError(
-        ErrorCode.invalid_update_version, f"no feature was updated: version {version} of {feature}: {why}"
+        ErrorCode.invalid_update_version,
+        f"no feature was updated: {feature} cannot get version {version}: {why}",
     )
 
 

@@ -203,7 +203,7 @@ class RequestThrottle:
                 self._throttle_client(key, throttle_ms)
                 raise RefusedError(
                     ErrorCode.throttling_quota_exceeded,
-                    f"the client changes more than {applied.limit:g} partitions per second: retry in {throttle_ms} ms",
+                    f"the client creates and deletes more than {applied.limit:g} partitions per second: retry in {throttle_ms} ms",
                 )
             bucket.draw(count, applied.limit, now_ms)
         else:

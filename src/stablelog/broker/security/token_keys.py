@@ -59,7 +59,7 @@ def _read_file(url: SplitResult) -> bytes:
 def _get_document(url: SplitResult) -> bytes:
     response = http.send_request(url, {"Accept": "application/json"})
     if response.status != http.OK:
-        raise OSError(f"the server responds with status {response.status}")
+        raise OSError(f"the server of the keys responds with HTTP status {response.status}")
     return response.content
 
 
@@ -114,7 +114,10 @@ class TokenKeys:
         except StablelogError as error:
             if urlsplit(self._url).scheme == "file":
                 raise
-            log.warning("clients cannot log in with OAUTHBEARER until this is solved: %s", error)
+            log.warning(
+                "clients cannot log in with OAUTHBEARER yet, because the keys that sign tokens were not loaded: %s",
+                error,
+            )
 
     async def identify(self, token: str, rules: TokenRules) -> Identity:
         """Verify a bearer token with the keys, and return whom it identifies: see `KeySet.identify`.
@@ -132,7 +135,9 @@ class TokenKeys:
         if self._keys is None:
             await self._reload_if_due()
         if self._keys is None:
-            raise self._failure or UnavailableError("the keys that sign bearer tokens are not loaded")
+            raise self._failure or UnavailableError(
+                "the token cannot be checked: the keys that sign bearer tokens are not loaded"
+            )
         if (
             self._clock.now_ms() - self._loaded_ms >= self._refresh_ms
             and not self._is_refreshing

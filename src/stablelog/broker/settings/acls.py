@@ -12,7 +12,7 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 def _parse_class(text: str) -> str:
     name = text.strip()
     if name not in ("", STANDARD_AUTHORIZER):
-        raise ValueError(f"the only authorizer is {STANDARD_AUTHORIZER}")
+        raise ValueError(f"this authorizer is not supported; the only one is {STANDARD_AUTHORIZER}")
     return name
 
 

@@ -116,7 +116,7 @@ def _parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
             raise ValueError
         if protocol.strip().upper() not in SecurityProtocol.__members__:
             raise ValueError(
-                f"a protocol is unknown; the protocols are {', '.join(SecurityProtocol.__members__)}"
+                f"a security protocol is unknown; the protocols are {', '.join(SecurityProtocol.__members__)}"
             )
         protocols[name.strip().upper()] = SecurityProtocol[protocol.strip().upper()]
     return protocols

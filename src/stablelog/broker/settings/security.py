@@ -19,7 +19,7 @@ PEM: Final = SettingType(lambda text: text.replace("\\n", "\n").strip(), "text i
 def _parse_store_type(text: str) -> str:
     if text.strip().upper() != "PEM":
         raise ValueError(
-            "other stores are not read; convert a PKCS12 store with: openssl pkcs12 -in STORE -out FILE.pem -nodes"
+            "only PEM stores can be read; convert a PKCS12 store with: openssl pkcs12 -in STORE -out FILE.pem -nodes"
         )
     return "PEM"
 

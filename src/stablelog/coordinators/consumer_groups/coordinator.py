@@ -440,7 +440,7 @@ class GroupCoordinator:
 
 def _check_group_id(group_id: str) -> None:
     if not group_id or len(group_id.encode()) > STRING_SIZE_MAX:
-        raise RefusedError(ErrorCode.invalid_group_id, f"a group id has 1 to {STRING_SIZE_MAX} bytes")
+        raise RefusedError(ErrorCode.invalid_group_id, f"the group id must have 1 to {STRING_SIZE_MAX} bytes")
 
 
 def _no_such_member(group_id: str) -> RefusedError:

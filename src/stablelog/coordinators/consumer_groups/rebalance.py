@@ -251,7 +251,8 @@ class Rebalances:
             instance_id = leaving.group_instance_id
             if instance_id is None or instance_id not in group.static_ids:
                 raise RefusedError(
-                    ErrorCode.unknown_member_id, f"the group has no static member {instance_id!r}"
+                    ErrorCode.unknown_member_id,
+                    f"the request removes static member {instance_id!r}, which the group does not have",
                 )
             member_id = group.static_ids[instance_id]
         elif member_id in group.pending_joins:

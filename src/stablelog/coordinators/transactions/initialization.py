@@ -153,7 +153,7 @@ class Initialization:
         if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_SIZE_MAX:
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"a transactional id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
+                f"the transactional id is empty, or has more than {TRANSACTIONAL_ID_SIZE_MAX} characters",
             )
         self._joint.checks.check_open(transactional_id)
         if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:

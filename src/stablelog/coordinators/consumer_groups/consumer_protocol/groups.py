@@ -126,7 +126,9 @@ class ConsumerGroups:
         decision = GroupDecision(HeartbeatAnswer(ErrorCode.none))
         try:
             if not request.group_id or len(request.group_id.encode()) > STRING_SIZE_MAX:
-                raise RefusedError(ErrorCode.invalid_request, f"a group id has 1 to {STRING_SIZE_MAX} bytes")
+                raise RefusedError(
+                    ErrorCode.invalid_request, f"the group id must have 1 to {STRING_SIZE_MAX} bytes"
+                )
             self.heartbeats.check_request(request)
             former = self._table.groups.get(request.group_id)
             group = self._group(request, former)
