@@ -60,8 +60,8 @@ async def _abort_children(broker: Broker, request: "messages.AbortJointRequest",
 async def handle(
     broker: Broker, request: "messages.AbortJointRequest", context: Context
 ) -> "messages.AbortJointResponse":
-    """Abort the children that the request names, unless their version is committed already. The response says whether
-    it is.
+    """Abort the transactions that the request names, children of a version of a joint commit, unless this version is
+    committed already. The response says whether it is.
     """
     try:
         # Hold the lock `appending`, so that the children end before a later request of the connection begins.

@@ -88,7 +88,7 @@ def _partition_cut(index: int, view: CommitOrder, commit_sequence: int) -> "mess
 
 
 def _common_group(broker: Broker, request: "messages.DescribeCutRequest") -> str:
-    """Return the transaction group to which all topics of the request belong.
+    """Return the transaction group (its commits are numbered together) to which all topics of the request belong.
 
     Raises:
         RefusedError: the topics belong to several transaction groups, or to another group than the request names.
@@ -163,8 +163,8 @@ async def handle(
     """Return the commit sequence of the cut (the number of the last commit before it), and for each partition the
     offset at which the cut divides it: earlier records are before the cut.
 
-    If a commit index is in the object store and not in the broker's cache, it is loaded, and the response is computed
-    again from the beginning.
+    If a commit index (the list of a segment's transactions) is in the object store and not in the broker's cache, it is
+    loaded, and the response is computed again from the beginning.
     """
     try:
         async for name in in_turns(request.topics if context.access is not None else ()):

@@ -78,7 +78,9 @@ async def _init_producer(broker: Broker, request: "InitProducerIdRequest", conte
 async def handle(
     broker: Broker, request: "InitProducerIdRequest", context: Context
 ) -> "InitProducerIdResponse":
-    """Return a producer id and epoch. The response is sent when they are durable in the commit log."""
+    """Return a producer id and epoch. The response is sent when they are durable in the log of the transaction
+    coordinator.
+    """
     try:
         answer = await _init_producer(broker, request, context)
     except RefusedError as refused:

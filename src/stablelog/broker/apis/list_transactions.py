@@ -1,5 +1,5 @@
-"""ListTransactions (66): list the transactional ids of all transaction groups, with the states of their transactions
-(KIP-664).
+"""ListTransactions (66): list the transactional ids of all transaction groups (each has a coordinator of its own), with
+the states of their transactions (KIP-664).
 
 Version notes: v1 only transactions that have been open for a given time; v2 only ids that match a pattern.
 """

@@ -141,7 +141,7 @@ async def handle(
     broker: Broker, request: "TxnOffsetCommitRequest", context: Context
 ) -> "TxnOffsetCommitResponse":
     """Commit the offsets as part of the transaction, and return the error code of each partition. The response is sent
-    when the offsets log and the commit log are durable.
+    when the logs of both coordinators are durable: the offsets log, and the commit log of the transaction coordinator.
     """
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)

@@ -195,7 +195,7 @@ class JointRequests:
 
         Args:
             decide: makes the decisions.
-            is_long: whether the request names so many children that a separate task makes the decisions.
+            is_long: whether the request names so many transactions that a separate task makes the decisions.
         """
         if is_long or self._joint.has_many_children(self._name):
             answer, done = await self._tasks.run_for_request("a joint commit", decide)
@@ -208,7 +208,7 @@ class JointRequests:
 
         Args:
             children: the children to commit, as the request names them.
-            run: the run of the writer that the request names; None if it names none.
+            run: the run (start of the writer) that the request names; None if it names none.
 
         Returns:
             The checks, which the decision uses. None if the decision itself makes all checks, because there are few

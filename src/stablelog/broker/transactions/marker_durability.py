@@ -1,4 +1,4 @@
-"""Tells which markers of a transaction group are durable.
+"""Tells which markers of a transaction group (topics and producers with one order of commits) are durable.
 
 This is needed for two decisions. A commit counts as resolved only when its markers, and those of all earlier commits,
 are durable: readers in commit order may then rely on it. And the producer id of a forgotten transaction can be used
@@ -24,7 +24,8 @@ FORGOTTEN_AT_ONCE = 2_000
 
 
 class MarkerDurability:
-    """The markers of one transaction group that are written and may not be durable yet.
+    """The markers of one transaction group (topics and producers with one order of commits) that are written and may
+    not be durable yet.
 
     `len` is the number of commits with such markers.
 

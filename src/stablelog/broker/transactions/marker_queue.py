@@ -1,4 +1,4 @@
-"""Queue of the durable decisions of a transaction group whose markers have to be written.
+"""Queue of the durable decisions of one transaction coordinator whose markers have to be written.
 
 The queue divides the markers into *portions*. The event loop writes one portion in each turn, so that a decision with
 thousands of markers does not occupy the loop. A portion has the markers of one or more decisions, in the order of the

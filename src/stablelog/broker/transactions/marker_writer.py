@@ -1,4 +1,5 @@
-"""Writes the markers of a transaction group's decisions to the partitions.
+"""Writes the markers that the decisions of a transaction group's coordinator require to the partitions. (A transaction
+group is topics and producers with one order of commits.)
 
 A marker is written when its decision is durable. Each partition gets its markers in the order of the decisions, and one
 append writes all markers that are due for a partition. A marker that cannot be written yet waits: the partition is not
@@ -165,7 +166,7 @@ class MarkerWriter:
         self.write_decided()
 
     def hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
-        """Let the marker of a marker order (one decision about one transaction) wait until these partitions are
+        """Hold the marker of a marker order (the instruction to write it) back for these partitions, until they are
         open.
         """
         for target in targets:

@@ -73,7 +73,8 @@ class PartitionRepair:
             self._incomplete.add(target)
 
     def partition_deleted(self, target: TopicPartition, group_name: str) -> None:
-        """Drop the markers that wait for a deleted partition, in every transaction group.
+        """Drop the markers that wait for a deleted partition, in every transaction group (each has its own
+        coordinator).
 
         Args:
             target: the partition.
@@ -125,8 +126,8 @@ class PartitionRepair:
         return [group for group in groups if group is not None]
 
     def _move_ids_of_open(self, group: TransactionGroup, found: Iterable[TransactionInPartition]) -> None:
-        """Move the transactional ids of open transactions from the default group, which holds ids of groups that do not
-        exist yet, to the group that each id names.
+        """Move the transactional ids of open transactions from the default transaction group, which holds ids of groups
+        that do not exist yet, to the group that each id names.
 
         An earlier run of the broker has moved these ids already, and a crash has lost the record of it. The producers can
         then continue their transactions.

@@ -23,8 +23,8 @@ LOGGED_PAIRS_MAX: Final = 1000
 
 
 class TopicBoundary:
-    """Compares the transaction group of a transactional id with that of a topic: a transaction may only write to topics
-    of its own group.
+    """Compares the transaction group of a transactional id (named before its first slash) with that of a topic (a
+    setting): a transaction may only write to topics of its own group.
 
     Args:
         topics: the list of topics, which has the group of each topic.
@@ -35,7 +35,8 @@ class TopicBoundary:
         self._logged: set[tuple[str, str]] = set()
 
     def check(self, transactional_id: str, topic_name: str) -> None:
-        """Refuse the write if the topic belongs to another transaction group than the transactional id.
+        """Refuse a transaction's write to a topic, if the topic belongs to another transaction group (by its setting)
+        than the transactional id (by the name before its first slash).
 
         The error code is TOPIC_AUTHORIZATION_FAILED: after this code clients abort the transaction and keep the
         producer. The message is sent in responses that have a field for it, and the broker logs it once for each group

@@ -283,8 +283,8 @@ class TransactionGroups:
         return self.require_group(transactional_id)
 
     def _held(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return the state of a transactional id that the default group holds on behalf of another group, because that
-        group does not exist yet; None if it holds no such id.
+        """Return the state of a transactional id that the default transaction group holds on behalf of another group,
+        because that group does not exist yet; None if it holds no such id.
 
         A transaction of such an id is open only if Apache Kafka has begun the transaction.
         """
@@ -330,7 +330,8 @@ class TransactionGroups:
     # -- topics of the groups ------------------------------------------------------------------------------
 
     def check_topic(self, transactional_id: str, name: str) -> None:
-        """Refuse a transaction's write to a topic of another transaction group: see `TopicBoundary.check`.
+        """Refuse a transaction's write to a topic, if the topic belongs to another transaction group than the
+        transactional id: see `TopicBoundary.check`.
 
         Raises:
             RefusedError: the topic belongs to another group; the error code is topic_authorization_failed.
@@ -342,7 +343,8 @@ class TransactionGroups:
     def high_watermark_moved(self, partition: Partition) -> None:
         """Handle a new high watermark of a partition.
 
-        If the partition is a commit log, more decisions are durable: write their markers, and send their responses.
+        If the partition is a commit log (the log of a transaction coordinator), more decisions are durable: write their
+        markers, and send their responses.
         """
         group = self._by_log.get(partition)
         if group is not None:
@@ -376,7 +378,7 @@ class TransactionGroups:
 
 
 def _not_made(why: str) -> RefusedError:
-    """Return the error for a transaction group that cannot be created.
+    """Return the error for a transaction group (topics and producers with one order of commits) that cannot be created.
 
     The error is also logged, because InitProducerId responses have no message field.
     """

@@ -382,7 +382,7 @@ class GroupCoordinator:
         return decision
 
     def topic_deleted(self, topic: str, *, now_ms: int) -> Iterator[GroupDecision[None]]:
-        """Remove the offsets of all groups for a deleted topic, committed and pending ones.
+        """Remove the offsets of all groups for a deleted topic: committed ones, and pending ones of open transactions.
 
         Yields:
             Decisions, each small enough for one turn of the event loop. The caller carries one out before it takes the

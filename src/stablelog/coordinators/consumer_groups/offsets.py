@@ -43,7 +43,7 @@ APPLIED_AT_ONCE: Final = 1_000  # The number of offsets of ended transactions th
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed or pending offset with its metadata.
+    """An offset with its metadata, committed or pending (committed in a transaction that is still open).
 
     `position` is the number of the commit, counted in the order of the log's records, so that a later commit has a
     greater one.
@@ -109,7 +109,7 @@ class _UnappliedOffsets(Mapping[TopicPartition, OffsetAndMetadata]):
 
 
 class GroupOffsets:
-    """The committed and pending offsets of all groups."""
+    """The offsets of all groups: committed ones, and pending ones, whose transactions are still open."""
 
     def __init__(self) -> None:
         self._positions = itertools.count()
@@ -137,7 +137,7 @@ class GroupOffsets:
     def add_commit(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, *, producer_id: int | None = None
     ) -> None:
-        """Add a committed or pending offset.
+        """Add an offset to the committed ones or, if an open transaction commits it, to the pending ones.
 
         Args:
             group_id: the group.
@@ -166,7 +166,9 @@ class GroupOffsets:
         offsets[partition] = OffsetAndMetadata(value, position)
 
     def remove_offset(self, group_id: str, partition: TopicPartition) -> None:
-        """Apply a tombstone: remove the committed offset and all pending offsets of the partition."""
+        """Apply a tombstone: remove the group's committed offset for the partition, and its pending offsets in open
+        transactions.
+        """
         committed = self._committed.get(group_id)
         if committed is not None:
             committed.pop(partition, None)
@@ -257,12 +259,14 @@ class GroupOffsets:
         return _UnappliedOffsets([*([] if settled is None else [settled]), *layers])
 
     def pending(self, producer_id: int, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the pending offsets of a group in the open transaction of a producer."""
+        """Return the pending offsets of a group: those that the open transaction of this producer commits for it."""
         txn = self._open.get(producer_id)
         return NO_OFFSETS if txn is None else txn.by_group.get(group_id, NO_OFFSETS)
 
     def _pending_of(self, group_id: str) -> Iterator[OffsetByPartition]:
-        """Yield the pending offsets of a group, for each open transaction that has some."""
+        """Yield the pending offsets of a group (not in effect until the commit marker), for each open transaction that
+        has some.
+        """
         return (txn.by_group[group_id] for txn in self._by_group.get(group_id, ()) if txn.is_open)
 
     def pending_partitions(self, group_id: str) -> AbstractSet[TopicPartition]:
@@ -276,7 +280,7 @@ class GroupOffsets:
         return any(partition in pending for pending in self._pending_of(group_id))
 
     def has_offset(self, group_id: str, partition: TopicPartition) -> bool:
-        """Return whether the group has a committed or pending offset for this partition."""
+        """Return whether the group has an offset for this partition, committed or pending in an open transaction."""
         return partition in self.committed(group_id) or self.is_pending(group_id, partition)
 
     def has_open_transactions(self, group_id: str) -> bool:
@@ -284,8 +288,8 @@ class GroupOffsets:
         return any(True for _ in self._pending_of(group_id))
 
     def slices_of_topic(self, topic: str) -> Iterator[list[tuple[str, TopicPartition]]]:
-        """Yield (group, partition) of all committed and pending offsets for a topic, in slices: lists that are small
-        enough for one turn of the event loop.
+        """Yield (group, partition) of all offsets for a topic, committed ones and those of open transactions, in
+        slices: lists that are small enough for one turn of the event loop.
 
         Each slice is made when the caller takes it, from about `LOOKED_AT_ONCE` offsets, and may be empty. Offsets may
         be committed and removed between two slices. An offset that is committed for the topic after this call may be
@@ -326,8 +330,8 @@ class GroupOffsets:
     def commits_in_order(
         self, group_id: str, partition: TopicPartition
     ) -> list[tuple[int | None, OffsetValue]]:
-        """Return the committed offset and all pending offsets of a group for a partition, in the order of their
-        commits.
+        """Return the committed offset and all pending offsets (those of open transactions) of a group for a partition,
+        in the order of their commits.
 
         Returns:
             Each offset with the producer id of its transaction; None in place of the producer id for the committed

@@ -60,12 +60,14 @@ class GroupTable:
         del self.groups[group.group_id]
 
     def remove_offset(self, group_id: str, partition: TopicPartition) -> Record:
-        """Remove the committed and pending offsets of a group for a partition, and return the tombstone for the log."""
+        """Remove the offsets of a group for a partition, the committed one and those of open transactions. Return the
+        tombstone for the log.
+        """
         self.offsets.remove_offset(group_id, partition)
         return encode_offset_key(group_id, *partition), None
 
     def is_unused(self, group_id: str) -> bool:
-        """Return whether the group has neither committed nor pending offsets."""
+        """Return whether the group has no offsets, neither committed ones nor pending ones of open transactions."""
         return not self.offsets.committed(group_id) and not self.offsets.has_open_transactions(group_id)
 
     # -- start and trimming ----------------------------------------------------------------------------------
@@ -142,8 +144,8 @@ class GroupTable:
     def _records(self, ordered: list[tuple[str, AbstractSet[TopicPartition]]]) -> Iterator[Record]:
         """Yield the records of groups and offsets whose order does not matter.
 
-        Add to `ordered`, for each group, the partitions that have pending offsets: the order of the records of these
-        partitions matters, so they are left out here.
+        Add to `ordered`, for each group, the partitions that have offsets in open transactions: the order of the
+        records of these partitions matters, so they are left out here.
         """
         for group_id in list(self.groups):
             group = self.groups.get(group_id)

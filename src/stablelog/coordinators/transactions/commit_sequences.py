@@ -39,7 +39,9 @@ class CommitSequences:
 
     @property
     def last(self) -> int:
-        """The commit sequence of the last decided commit; 0 if the group has no commit yet."""
+        """The commit sequence (number) of the last commit of the group that is decided; 0 if the group has no commit
+        yet.
+        """
         return self.next - 1
 
     @property

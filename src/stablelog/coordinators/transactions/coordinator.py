@@ -73,7 +73,7 @@ _AGAIN: Final = (TransactionEvent.COMMIT_AGAIN, TransactionEvent.ABORT_AGAIN)
 
 
 class TransactionCoordinator:
-    """Coordinator of the transactions of one transaction group.
+    """Coordinator of the transactions of one transaction group (topics and producers with one order of commits).
 
     Args:
         config: the settings.

@@ -1,8 +1,7 @@
-"""The end of a transaction: its epoch, commit sequence and markers.
-
-The decision to end a transaction is one record in the commit log. The record holds the outcome, the commit sequence and
-the identity (producer id and epoch) of the producer's next transaction. Markers, responses and the answers to repeated
-requests follow from this record, also after a restart.
+"""The end of a transaction: its epoch, commit sequence (number of the commit) and markers. The decision to end a
+transaction is one record in the commit log, the log of the coordinator. The record holds the outcome, the commit
+sequence and the identity (producer id and epoch) of the producer's next transaction. Markers, responses and the answers
+to repeated requests follow from this record, also after a restart.
 
 Source: KIP-98, KIP-890, KIP-939.
 """
@@ -46,7 +45,7 @@ def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
 
 
 class TransactionEnder:
-    """Ends transactions of one group.
+    """Ends the transactions of one transaction group, which is topics and producers with one order of commits.
 
     Args:
         table: the group's transactional ids.
@@ -107,7 +106,8 @@ class TransactionEnder:
         owner_may_ask: bool,
         commit_sequence: int | None = None,
     ) -> TransactionMetadata:
-        """Decide the end of a transaction: add the record of the decision, and the order to write its markers.
+        """Decide the end of a transaction: add the record of the decision, and the marker order (the instruction to
+        write a marker to the transaction's partitions).
 
         Args:
             transactional_id: the transactional id.

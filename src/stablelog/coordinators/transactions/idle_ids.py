@@ -127,7 +127,8 @@ class IdleIds:
 
 
 def idle_value(txn: TransactionMetadata, value: bytes) -> bytes:
-    """Return the encoded state of an id in the form in which `IdleIds` stores it.
+    """Return the encoded state of a transactional id without an open transaction, in the form in which `IdleIds` stores
+    it.
 
     Args:
         txn: the state of the id.

@@ -39,7 +39,7 @@ TV2_VERSION: Final = 5
 
 
 class Initialization:
-    """Answers InitProducerId for one transaction group.
+    """Answers InitProducerId for one transaction group (topics and producers with one order of commits).
 
     Args:
         config: the coordinator's settings.

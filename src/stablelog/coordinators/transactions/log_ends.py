@@ -1,8 +1,8 @@
 """The end offsets of a transaction's partitions at the time when the transaction was decided.
 
 A transaction can have thousands of partitions, and its decision must not occupy the event loop for long. The end
-offsets are therefore kept in encoded form, in one byte string as in the commit log. They are decoded only when the
-broker has started and looks for transactions that a crash has left open.
+offsets are therefore kept in encoded form, in one byte string as in the commit log (the log of the transaction
+coordinator). They are decoded only when the broker has started and looks for transactions that a crash has left open.
 
 Format: docs/formats.md, "Commit log".
 """

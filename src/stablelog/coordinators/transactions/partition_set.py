@@ -53,7 +53,9 @@ class PartitionSet(frozenset[TopicPartition]):
 
 
 def encode_partitions(partitions: Sequence[TopicPartition]) -> bytes:
-    """Encode partitions as a record of the commit log contains them. Partitions of one topic must follow each other."""
+    """Encode partitions as a record of the coordinator's log contains them. Partitions of one topic must follow each
+    other.
+    """
     topics = [
         (topic, [index for _, index in those]) for topic, those in groupby(partitions, key=itemgetter(0))
     ]

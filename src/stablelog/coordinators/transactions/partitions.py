@@ -1,8 +1,8 @@
 """The partitions of a transaction: those that its producer added, and those where a crash has left it open.
 
-Markers and the commit log become durable separately. So after a crash a partition may have an open transaction that is
-complete according to the commit log, or that the commit log does not contain. `Reconciliation` decides whether such a
-transaction is ended or adopted as its producer's current one.
+Markers and the records of the commit log, the coordinator's log, become durable separately. So after a crash a
+partition may have an open transaction that is complete according to the commit log, or that the commit log does not
+contain. `Reconciliation` decides whether such a transaction is ended or adopted as its producer's current one.
 
 Source: docs/decisions/0003-transactions.md, "Markers that a crash has lost".
 """

@@ -1,8 +1,8 @@
 """Producer ids: reserved in blocks, handed out one by one.
 
-A durable record in the commit log reserves a block of ids. The coordinator hands out the ids of the block from memory.
-After a crash the next block begins at the end of the reserved ids, and the rest of the old block is never used. So two
-producers never get the same id, and only one id in a thousand costs a write.
+A durable record in the commit log, the log of a transaction coordinator, reserves a block of ids. The coordinator hands
+out the ids of the block from memory. After a crash the next block begins at the end of the reserved ids, and the rest
+of the old block is never used. So two producers never get the same id, and only one id in a thousand costs a write.
 
 A client may learn an id only when the reservation of its block is durable. The coordinator therefore adds the record of
 the reservation to the same decision as the response with the id, and the response waits until the record is durable.

@@ -132,7 +132,8 @@ class JointKey(NamedTuple):
 
 
 class TransactionGroupState(NamedTuple):
-    """The state of a whole transaction group.
+    """The state of a whole transaction group (topics and producers with one order of commits), as a record of its log
+    contains it.
 
     Attributes:
         producer_ids_end: the group has reserved the producer ids below this one.
@@ -231,7 +232,8 @@ def read_key(key: bytes) -> TransactionKey | TransactionGroupKey | JointKey | No
 
 
 def decode_group(value: bytes) -> TransactionGroupState:
-    """Read the state of a transaction group. Further fields, which a later release may add at the end, are ignored.
+    """Read the state of a transaction group (topics and producers with one order of commits) from the value of its
+    record. Further fields, which a later release may add at the end, are ignored.
 
     Raises:
         UnknownFormatError: a later release has written the record.

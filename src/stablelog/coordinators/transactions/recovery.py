@@ -131,15 +131,15 @@ class DecisionHistory:
         return {transactional_id for transactional_id, _ in self._decisions.values()}
 
     def partitions(self) -> dict[TopicPartition, int]:
-        """Return the partitions that have decisions in the history, each with the lowest commit sequence of its
-        decisions; -1 if none of them is a commit.
+        """Return the partitions that have decisions in the history, each with the lowest commit sequence (number of a
+        commit) among its decisions; -1 if none of them is a commit.
         """
         return {partition: self._least.get(partition, NO_SEQUENCE) for partition in self._partitions}
 
     @property
     def lowest_sequence(self) -> int | None:
-        """Return the lowest commit sequence of a commit that may have lost a marker; None if no commit may have lost
-        one.
+        """Return the lowest commit sequence (number of a commit) among the commits that may have lost a marker; None if
+        no commit may have lost one.
         """
         return min(self._least.values(), default=None)
 
@@ -160,8 +160,8 @@ def markers_for(
     Args:
         target: the partition.
         found: the open transactions in it, at most one of each producer id.
-        past: by producer id, marker orders made from the decisions for `target` that are older than the broker's
-            start; only for the producer ids in `found` and `held`.
+        past: by producer id, marker orders (each orders one marker) made from the decisions for `target` that are older
+            than the broker's start; only for the producer ids in `found` and `held`.
         held: marker orders for `target` that could not be written yet, in the order of their decisions.
         end_rank: the rank of the first decision since the broker's start.
 

@@ -1,5 +1,5 @@
-"""The transactions of a restored commit log: new states of the transactional ids, and the transactions that are
-incomplete.
+"""The transactions of a commit log (the log of a transaction coordinator) that is restored from an object store: new
+states of the transactional ids, and the transactions that are incomplete.
 
 The object store lacks the last records of the commit log. So the restore assumes the worst about what the lost broker
 did after the last copy:

@@ -138,7 +138,9 @@ class TransactionTable:
         return self._idle.owner_of(producer_id) if owner is None else owner
 
     def may_own_transaction(self, target: TopicPartition, producer_id: int) -> bool:
-        """Whether an open transaction of this producer in a partition may belong to this transaction group."""
+        """Whether an open transaction of this producer in a partition may belong to this group: an id of the group, or
+        a past decision about the partition, has the producer id.
+        """
         return self.owner_of(producer_id) is not None or self.history.has_decision_in(target, producer_id)
 
     @property
@@ -223,7 +225,7 @@ class TransactionTable:
 
     @property
     def item_count(self) -> int:
-        """The number of transactional ids and keys of joint commits."""
+        """The number of transactional ids, and of keys of joint commits (commits of several transactions together)."""
         return len(self) + len(self.joints)
 
     def __len__(self) -> int:
@@ -406,7 +408,8 @@ class TransactionTable:
     def _undivided(self) -> list[Record]:
         """Return the records of the table's state whose order matters, which the caller appends as one batch.
 
-        These are the record of the group, the decisions from before the broker's start, and the pending decisions.
+        These are the record of the group, the decisions from before the broker's start, and the pending decisions,
+        whose markers are not all written.
 
         For an id with a decision from before the broker's start, a record of the present state of the id follows the
         decision, even if the present state is not a decision. Without this record, a crash that keeps only this batch

@@ -1,4 +1,6 @@
-"""The state of a transactional id: an immutable object with the content of the id's latest record in the commit log."""
+"""The state of a transactional id: an immutable object with the content of the id's latest record in the coordinator's
+log.
+"""
 
 from typing import Final, NamedTuple
 

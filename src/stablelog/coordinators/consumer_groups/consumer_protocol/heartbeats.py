@@ -387,7 +387,7 @@ def _unknown(group: ConsumerGroup, member_id: str) -> RefusedError:
 
 
 def _check_instance(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-    """Check that the member holds the group instance id that the request names. A request that names none always
+    """Check that the group instance id in the request is that of this member. A request without an instance id always
     passes.
 
     Raises:

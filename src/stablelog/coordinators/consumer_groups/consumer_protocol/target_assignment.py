@@ -119,7 +119,9 @@ def compute_target(plan: AssignmentPlan, topics: TopicLookup) -> TargetAssignmen
 
 
 def _existing(plan: AssignmentPlan, topics: TopicLookup) -> dict[str, SubscribableTopic]:
-    """Return those topics that the members of the plan subscribe to and that exist, by name."""
+    """Return the existing topics among those that the members subscribe to, by name. `plan` lists these members, for
+    which a target assignment is computed.
+    """
     distinct = {id(member.topics): member.topics for member in plan.members.values()}
     names = frozenset().union(*distinct.values())
     return {name: found for name in sorted(names) if (found := topics.find(name)) is not None}

@@ -130,7 +130,7 @@ class AcceptedChildren:
 def end_child(
     ending: TransactionEnder, transactional_id: str, txn: TransactionMetadata, state: JointState, draft: Draft
 ) -> None:
-    """Decide the commit of an open child of a joint commit.
+    """Decide the commit of an open child, one of the transactions of a joint commit, and with it the end of the child.
 
     Args:
         ending: ends transactions.

@@ -1,4 +1,6 @@
-"""How a request names a child of a joint commit, and the coordinator's answers to requests about joint commits."""
+"""How a request names a child (one of the transactions that a joint commit commits together), and the coordinator's
+answers to requests about joint commits.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple

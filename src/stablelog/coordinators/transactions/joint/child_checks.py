@@ -78,8 +78,8 @@ class ChildChecks:
         """Return whether a child, a transaction of a joint commit, can no longer be committed.
 
         There are two reasons: its version of the joint commit, or a later version, is committed; or another start of
-        the writer has begun this version since. Do not call this method for a child whose commit is accepted or decided
-        already: the result would be meaningless.
+        the writer has begun this version since. Do not call this method for a child that a recorded joint commit has
+        committed: the result would be meaningless.
         """
         state = self._joints.get(child.name)
         return child.version <= state.last_version or _lost_version(child, state)

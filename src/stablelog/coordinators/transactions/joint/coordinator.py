@@ -63,7 +63,7 @@ OFFSETS_PART: Final = "offsets"
 
 
 class JointCommits:
-    """The joint commits of one transaction group.
+    """The joint commits of one transaction group. Each commits several transactions, its children, together.
 
     Args:
         table: the state of the transaction group.
@@ -328,8 +328,8 @@ class JointCommits:
         return draft.decision(JointAnswer())
 
     def check_abort(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to an abort that is refused, or that comes after the commit; None if the abort can be
-        carried out. `run` is the start of the writer whose children are aborted; None if the request names none.
+        """Return the answer to an AbortJoint request that is refused, or that comes after the commit; None if it can be
+        carried out. `run` is the start of the writer whose transactions are aborted, if the request names one.
         """
         state = self._joints.get(name)
         try:

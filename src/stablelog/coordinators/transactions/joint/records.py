@@ -84,7 +84,9 @@ class JointState:
 
 
 def encode_joint(state: JointState) -> bytes:
-    """Encode the state of a joint commit's key, as the value of its record in the commit log."""
+    """Encode the state of a joint commit's key as the value of its record. A joint commit commits several transactions
+    together; a key and a version identify it.
+    """
     head = HEAD.pack(
         VALUE_VERSION_ACCEPTED if state.accepted else VALUE_VERSION,
         state.last_version,
@@ -104,7 +106,8 @@ def encode_joint(state: JointState) -> bytes:
 
 
 def decode_joint(value: bytes) -> JointState:
-    """Decode the value of the record of a joint commit's key.
+    """Decode the value of the record of a joint commit's key. A joint commit commits several transactions together; a
+    key and a version identify it.
 
     Raises:
         UnknownFormatError: a later release has written the value.

@@ -42,11 +42,15 @@ class JointTable:
         self._expiries: DeadlineQueue[JointName] = DeadlineQueue()
 
     def get(self, name: JointName) -> JointState:
-        """Return the state of the key of a joint commit. An unknown key has a state without any version."""
+        """Return the state of the key of joint commits (each commits several transactions together). An unknown key has
+        a state without any version.
+        """
         return self._states.get(name, UNKNOWN)
 
     def put(self, name: JointName, state: JointState, records: list[Record]) -> None:
-        """Replace the state of the key of a joint commit, and append the record of the change to `records`."""
+        """Replace the state of the key of joint commits, such as its last committed version, and append the record of
+        the change to `records`.
+        """
         self.change_count += 1
         self._states[name] = state
         self._set_expiry(name, state)
@@ -75,7 +79,8 @@ class JointTable:
             self._set_expiry(name, state)
 
     def records(self) -> Iterator[Record]:
-        """Yield a record with the present state of each key of a joint commit.
+        """Yield a record with the present state of each key of joint commits (each commits several transactions
+        together).
 
         The caller may change the table between two records. Each record has the state of the moment when the caller
         takes it.
@@ -145,7 +150,9 @@ class JointTable:
     # -- time ------------------------------------------------------------------------------------------------
 
     def forget_expired(self, now_ms: int, count_max: int, records: list[Record]) -> None:
-        """Forget expired keys of joint commits, at most `count_max`, and append their tombstones to `records`."""
+        """Forget expired keys of joint commits (a key names a series of commits of several transactions together), at
+        most `count_max`. Append the tombstones of their records to `records`.
+        """
         for name in self._expiries.pop_due(now_ms, count_max):
             if name in self._children:
                 self._expiries.set(name, now_ms + 1)
@@ -155,8 +162,8 @@ class JointTable:
                 records.append((joint_key(*name), None))
 
     def may_be_expired(self, now_ms: int) -> bool:
-        """Return whether more keys of joint commits may have expired. If so, the caller calls
-        `forget_expired` again.
+        """Return whether keys of joint commits may have expired. If so, the caller calls `forget_expired` again. A key
+        names a series of commits of several transactions together.
         """
         return self._expiries.is_due(now_ms)
 
