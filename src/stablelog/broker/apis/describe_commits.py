@@ -1,9 +1,11 @@
-"""DescribeCommits (10005): where transactions begin and end in a partition of a commit-ordered topic.
+"""DescribeCommits (10005): where transactions begin and end in a partition of a commit-ordered topic, whose
+read-committed readers get whole transactions in the order of their commits.
 
 Behaviour: the transactions are listed in the order of their commits. Only transactions that a read-committed fetch can
 return are listed, so they are durable. Records outside transactions are listed only if the request asks for them, in
 entries of their own. If there is nothing to list, the response waits until `max_wait_ms` is over, as that of a Fetch
-does. A writer that waits for the position of its commit therefore need not send many requests.
+does. A writer that waits for the position (the offset in commit order) of its commit therefore need not send many
+requests.
 """
 
 import asyncio

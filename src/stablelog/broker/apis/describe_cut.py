@@ -55,7 +55,8 @@ def _topic_views(broker: Broker, name: str) -> list[CommitOrder]:
     (its *view*).
 
     Raises:
-        RefusedError: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
+        RefusedError: the topic does not exist or is not commit-ordered (created with `stablelog.order=commit`), or one
+            of its partitions is not open.
     """
     views: list[CommitOrder] = []
     for index in range(broker.topics.named(name).partition_count):

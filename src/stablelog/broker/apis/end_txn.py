@@ -3,8 +3,8 @@
 Behaviour: the response is sent when the decision is durable and its markers are written to the partitions, so that the
 producer's next transaction can begin at once. Readers see the transaction only when the markers are durable as well.
 While the disk is full, the broker refuses a request that would add a record to the coordinator's log and would not end
-an open transaction. Version notes: v5 transaction version 2: the response contains the producer id and epoch of the
-next transaction.
+an open transaction.
+Version notes: v5 transaction version 2: the response contains the producer id and epoch of the next transaction.
 """
 
 from typing import TYPE_CHECKING

@@ -138,7 +138,8 @@ async def _find_offset(
 async def _load_from_store(
     broker: Broker, partition: Partition, missing: NotLoadedError, deadline_s: float | None
 ) -> None:
-    """Load what a lookup needs from the object store.
+    """Load from the object store what a lookup needs: the bytes that the error `missing` names. Wait until `deadline_s`
+    at most.
 
     Raises:
         RefusedError: the time limit of the request has passed. The load continues, and a later request can use its

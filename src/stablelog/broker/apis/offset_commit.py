@@ -56,7 +56,7 @@ async def requested_offsets(
     partition_codes: PartitionCodes,
     context: Context,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
-    """Find out which offsets an OffsetCommit or TxnOffsetCommit request may commit.
+    """Find out which of the requested offsets an OffsetCommit or TxnOffsetCommit request may commit.
 
     Returns:
         (the offsets to commit, the error codes of all other partitions), both by partition. A partition has an error

@@ -355,7 +355,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
 
 
 async def _encode(broker: Broker, context: Context, answers: list[ProducedTopic]) -> list[Buffer]:
-    """Return the encoded response. If it has many entries, it is encoded in a thread."""
+    """Encode the response and return it. If it has many entries, it is encoded in a thread."""
     count = sum(
         1 + sum(1 + len(partition.record_errors) for partition in topic.partitions) for topic in answers
     )
@@ -370,7 +370,8 @@ async def _encode(broker: Broker, context: Context, answers: list[ProducedTopic]
 
 
 def _commit_log_durable(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """Return a future that is done when the commit log is durable; None if the response need not wait for it.
+    """Return a future that is done when the commit log (the log of the transaction coordinator) is durable; None if the
+    response need not wait for it.
 
     A Produce response waits for it, so that after any crash the coordinator knows each transaction that has an
     acknowledged batch. There is nothing to wait for if the commit log is durable already, or if the request is not

@@ -70,7 +70,7 @@ _IN_WORDS_OF_GROUPS = {
 def _check_transaction(
     group: TransactionGroup, now_ms: int, request: "TxnOffsetCommitRequest", api_version: int
 ) -> ErrorCode:
-    """Check that the offsets log (`__consumer_offsets`) is part of the producer's open transaction.
+    """Check that the partition of the offsets log (`__consumer_offsets`) is part of the producer's open transaction.
 
     In version 5 and later of the API, the offsets log is added to the transaction if it is not part of it.
 

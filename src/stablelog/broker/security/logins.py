@@ -199,7 +199,7 @@ class Logins:
 
     def close(self) -> None:
         """Stop the threads that check passwords, and stop loading the keys that sign bearer tokens. The call waits for
-        the checks of passwords that have begun; the others are cancelled.
+        the checks of passwords that have begun; checks that have not begun are cancelled.
         """
         self._threads.shutdown(wait=True, cancel_futures=True)
         for keys in self._keys.values():

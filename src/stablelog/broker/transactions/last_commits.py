@@ -31,7 +31,8 @@ READING_THREADS = 2
 
 
 class LastCommits:
-    """Reads the number of the last commit of each commit-ordered partition that is not open yet.
+    """Reads the number of the last commit of each commit-ordered partition (its readers get transactions in the order
+    of the commits) that is not open yet.
 
     From the construction of this object until `read` has finished, the transaction groups with such partitions decide
     no commit.
@@ -60,8 +61,8 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commit of each commit-ordered partition, and tell its transaction group the number of the
-        commit.
+        """Read the last commit of each partition of a commit-ordered topic, and tell the topic's transaction group the
+        number of the commit.
 
         When all partitions of a transaction group are read, the group may decide commits again.
 

@@ -89,13 +89,15 @@ class MarkerWriter:
     # -- what is not written or not durable ------------------------------------------------------------------------
 
     def waits_at(self, target: TopicPartition) -> bool:
-        """Return whether there are markers for this partition which wait until the partition is open or the disk has
-        space.
+        """Return whether markers for this partition wait: until the partition is open (recovered after a start), or
+        until the disk has space.
         """
         return target in self._waiting or target in self._missing
 
     def waiting_partitions(self) -> Collection[TopicPartition]:
-        """Return the partitions for which markers wait until the partition is open or the disk has space."""
+        """Return the partitions for which markers wait: until the partition is open (recovered after a start), or until
+        the disk has space.
+        """
         return self._waiting.keys()
 
     def incomplete_partitions(self) -> Collection[TopicPartition]:

@@ -86,7 +86,9 @@ class PartitionRepair:
         self._find_incomplete()
 
     def retry(self) -> None:
-        """Write the records and markers that wait for disk space, until the disk is full again."""
+        """Retry to write the records of decisions and the markers that wait for disk space, until the disk is full
+        again.
+        """
         for group in self._groups:
             group.retry()
         self._find_incomplete()

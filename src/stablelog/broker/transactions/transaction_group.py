@@ -164,8 +164,8 @@ class TransactionGroup:
         return self._markers.incomplete_partitions()
 
     def waits_at(self, target: TopicPartition) -> bool:
-        """Return whether there are markers for this partition which wait until the partition is open or the disk has
-        space.
+        """Return whether markers for this partition wait: until the partition is open (recovered after a start), or
+        until the disk has space.
         """
         return self._markers.waits_at(target)
 
@@ -291,7 +291,9 @@ class TransactionGroup:
         self._markers.write_decided(to_the_end=to_the_end)
 
     def retry(self) -> None:
-        """Write the commit log's records that wait for disk space, then the markers, as far as the disk has space."""
+        """Retry the writes that wait for disk space, as far as the disk has space now: first the records of the commit
+        log, then the markers.
+        """
         self.journal.retry()
         self._markers.retry()
 

@@ -120,11 +120,11 @@ class TransactionGroups:
 
     @property
     def default(self) -> TransactionGroup:
-        """The default group."""
+        """The default transaction group, to which all topics and transactional ids belong that name no other group."""
         return self._groups[DEFAULT_GROUP]
 
     def get(self, name: str) -> TransactionGroup | None:
-        """Return the group of this name; None if no transaction of the group has begun yet."""
+        """Return the transaction group of this name; None if no transaction of the group has begun yet."""
         return self._groups.get(name)
 
     def _make(self, name: str, while_full: WhileFull) -> TransactionGroup:

@@ -136,11 +136,12 @@ class ClassicMember:
 
 
 class ClassicGroup:
-    """One group. Its methods keep the membership consistent; `rebalance` and `joining` decide when they are called.
+    """One classic group (JoinGroup and SyncGroup). Its methods keep the membership consistent; the modules `rebalance`
+    and `joining` decide when they are called.
 
     Attributes:
         state_ms: the time of the last change of state; -1 if an old record does not have it.
-        protocol_type: None for a simple group.
+        protocol_type: None for a simple group, which has only offsets and never had members.
         pending_joins: member ids that were handed out and that no member has joined with yet.
         pending_syncs: members of this generation that have not asked for their assignment yet.
         is_initial: whether the group was empty before this rebalance. Such a group waits for more members even if all

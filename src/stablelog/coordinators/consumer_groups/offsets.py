@@ -125,10 +125,11 @@ class GroupOffsets:
     # -- changes --------------------------------------------------------------------------------------------
 
     def begin_log(self) -> None:
-        """Record that the replay of older logs is over: later calls of `add_commit` are for records of the log that is
-        trimmed.
+        """Record that the replay of older logs is over, and that of the present log begins: later calls of `add_commit`
+        are for records of the present log.
 
-        A directory of Apache Kafka can have older logs of offsets, which are read first and never trimmed.
+        Only the present log is trimmed (its beginning is deleted after a checkpoint). A directory of Apache Kafka can
+        have older logs of offsets, which are read first and never trimmed.
         """
         self._log_begin = next(self._positions)
         self._repeated_positions = itertools.count(self._log_begin)
@@ -311,7 +312,8 @@ class GroupOffsets:
     def commits_to_repeat(
         self, group_id: str, ordered: Collection[TopicPartition] = ()
     ) -> Iterator[tuple[TopicPartition, OffsetValue]]:
-        """Yield the committed offsets of a group that must be appended to the log again before the log is trimmed.
+        """Yield the committed offsets of a group that must be repeated: appended to the log again before the log is
+        trimmed (its beginning is deleted).
 
         Each item is made when the caller takes it, from the state at that time.
 

@@ -71,9 +71,9 @@ class OffsetValue(NamedTuple):
         metadata: text that the client has sent with the offset.
         commit_ms: the time of the commit, by the broker's clock.
         expire_ms: the time at which the offset expires; -1 if the broker's retention decides.
-        is_repeated: whether this record is a copy that the coordinator has appended again before it trimmed the log,
-            and the order of the copies of one partition matters. A copy counts as older than all records without this
-            mark.
+        is_repeated: whether this record is a copy that the coordinator has appended again before it trimmed the log
+            (deleted its beginning), and the order of the copies of one partition matters. A copy counts as older than
+            all records without this mark.
     """
 
     offset: int

@@ -38,7 +38,9 @@ class IdleIds:
         return len(self._values)
 
     def get(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return the decoded state of an idle id; None if the id is not idle."""
+        """Return the decoded state of an idle transactional id (one without an open transaction); None if the id is not
+        idle.
+        """
         txn = self._decoded.get(transactional_id)
         if txn is None and transactional_id in self._values:
             txn = decode_transaction(self._values[transactional_id])
@@ -46,7 +48,9 @@ class IdleIds:
         return txn
 
     def value(self, transactional_id: str) -> bytes | None:
-        """Return the encoded value of an idle id's record; None if the id is not idle."""
+        """Return the encoded record value of an idle transactional id (one without an open transaction); None if the id
+        is not idle.
+        """
         return self._values.get(transactional_id)
 
     def put(self, transactional_id: str, txn: TransactionMetadata, value: bytes) -> None:
@@ -64,12 +68,14 @@ class IdleIds:
         self._keep_decoded(transactional_id, txn)
 
     def put_encoded(self, transactional_id: str, value: bytes) -> None:
-        """Add an idle id as the most recently used one, in encoded form only."""
+        """Add an idle transactional id (one without an open transaction) as the most recently used one, in encoded form
+        only.
+        """
         assert transactional_id not in self._values
         self._values[transactional_id] = value
 
     def remove(self, transactional_id: str) -> bool:
-        """Remove an id. Return whether it was among the idle ids."""
+        """Remove a transactional id. Return whether it was among the idle ids, those without an open transaction."""
         self._decoded.pop(transactional_id, None)
         return self._values.pop(transactional_id, None) is not None
 
@@ -80,8 +86,8 @@ class IdleIds:
         return ((key, read_idle_head(value)) for key, value in list(islice(self._values.items(), count_max)))
 
     def head(self, transactional_id: str) -> IdleHead | None:
-        """Return the fields of an idle id that can be read without decoding the whole record; None if the id is not
-        idle.
+        """Return the head of an idle transactional id (one without an open transaction): the fields that can be read
+        without decoding its whole record. None if the id is not idle.
         """
         value = self._values.get(transactional_id)
         return None if value is None else read_idle_head(value)
@@ -102,8 +108,8 @@ class IdleIds:
                 self._values[transactional_id] = encode_transaction(txn.with_clamped_times(now_ms))
 
     def index_owners(self) -> None:
-        """Build an index from producer ids to idle ids, which makes `owner_of` fast. The index takes about 100 bytes
-        for each id.
+        """Build an index from producer ids to idle ids (transactional ids without an open transaction), which makes
+        `owner_of` fast. The index takes about 100 bytes for each id.
         """
         self._owners = {read_idle_head(value).producer_id: key for key, value in self._values.items()}
 
@@ -112,7 +118,8 @@ class IdleIds:
         self._owners = None
 
     def owner_of(self, producer_id: int) -> str | None:
-        """Return the idle id that has a producer id; None if no idle id has it.
+        """Return the idle transactional id (one without an open transaction) that has a producer id; None if no idle id
+        has it.
 
         Without the index of `index_owners`, this method reads a part of every record.
         """

@@ -204,8 +204,8 @@ def encode_transaction(txn: TransactionMetadata) -> bytes:
 
 
 def check_kind(kind: int) -> None:
-    """Raise an error for a kind of key (the int16 at its beginning) that is reserved for later releases of stablelog.
-    Their records must not be skipped.
+    """Raise an error if a kind of key (the int16 at its beginning) is reserved for later releases of stablelog: their
+    records must not be skipped, as those of Kafka's unknown kinds are.
 
     Raises:
         UnknownFormatError: a later release has written the record.

@@ -123,11 +123,11 @@ class DecisionHistory:
 
     @property
     def record_count(self) -> int:
-        """The number of records that `records` returns."""
+        """The number of records of decisions in the history: those that `records` returns."""
         return len(self._decisions)
 
     def transactional_ids(self) -> set[str]:
-        """The transactional ids of the decisions that `records` returns."""
+        """The transactional ids of the decisions in the history: those that `records` returns."""
         return {transactional_id for transactional_id, _ in self._decisions.values()}
 
     def partitions(self) -> dict[TopicPartition, int]:

@@ -35,10 +35,10 @@ Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """Return None, which means "never durable".
+    """Return None, which stands for "never durable".
 
-    A caller that cannot check whether markers are durable uses this function as the marker barrier (the function that
-    answers this question). No producer id is then used a second time.
+    A marker barrier is a function that tells whether all markers that were written before a time are durable. A caller
+    that cannot find this out uses this function as the barrier. No producer id is then used a second time.
     """
 
 

@@ -113,7 +113,9 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def is_two_phase(self) -> bool:
-        """Whether the id's transactions never time out, and may stay open after their producer has stopped (KIP-939)."""
+        """Whether the id uses two-phase commit (KIP-939): its transactions never time out, and may stay open after
+        their producer has stopped.
+        """
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 
     @property
