@@ -106,7 +106,7 @@ def name_matcher(pattern: str | None) -> Callable[[str], bool]:
 
 
 class NameText:
-    """A name that is compared with a pattern. The positions of each of its characters are stored with it."""
+    """A name that is compared with a pattern, and for each of its characters the positions at which it stands."""
 
     def __init__(self, name: str) -> None:
         self.text = name
@@ -197,8 +197,8 @@ def _check_structure(pattern: str, elements: list[re.Match[str]]) -> None:
 
 
 def _counts(element: re.Match[str]) -> tuple[int, int]:
-    """Return a pair: the least and the greatest number of times that an element is repeated. If there is no upper
-    limit, both numbers are the least one.
+    """Return a pair: the least and the greatest number of times that an element of a pattern is repeated. If there is
+    no upper limit, both are the least number.
     """
     repeat = element["repeat"]
     if repeat is None:

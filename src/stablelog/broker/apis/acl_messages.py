@@ -28,7 +28,7 @@ class AskedFilter(Protocol):
 
 
 def parse_filter(asked: AskedFilter) -> AclFilter:
-    """Return the filter that a request contains, in the form that the broker's ACLs use.
+    """Return the filter of ACLs that a request contains, in the form that the broker's ACLs use.
 
     Raises:
         RefusedError: a field has an unknown value.

@@ -36,7 +36,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "AddOffsetsToTxnRequest", context: Context
 ) -> "AddOffsetsToTxnResponse":
-    """Add the partition of the offsets log to the producer's transaction."""
+    """Add the partition of the offsets log (`__consumer_offsets`) to the producer's transaction."""
     try:
         context.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
         context.require(Operation.READ, ResourceType.GROUP, request.group_id)

@@ -159,7 +159,9 @@ async def _add_partitions(
 async def handle(
     broker: Broker, request: "AddPartitionsToTxnRequest", context: Context
 ) -> "AddPartitionsToTxnResponse":
-    """Add the partitions of each transaction, and return the error code of each partition."""
+    """Add to each transaction the partitions that the request names for it, and return the error code of each
+    partition.
+    """
     if context.api_version >= BROKERS_VERSION:
         denied = context.denied_code(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
         if denied is not None:

@@ -221,7 +221,7 @@ def broker_config_values(broker: Broker, resource: BrokerResource) -> list[Confi
 
 
 def _listener_values(broker: Broker) -> Iterator[ConfigValue]:
-    """Yield the settings that were set for single listeners."""
+    """Yield the settings that were set for single listeners, each with its values."""
     for name, text in broker.config.static.items():
         setting = setting_of_broker(name)
         if setting.name != name:

@@ -56,7 +56,7 @@ ONE_MS = timedelta(milliseconds=1)
 
 
 class SubscribableTopics:
-    """The topics of the broker, in the form that the group coordinator needs."""
+    """The topics of the broker, in the form that the group coordinator needs to compute assignments."""
 
     def __init__(self, topics: TopicList) -> None:
         self._topics = topics

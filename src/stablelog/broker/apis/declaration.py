@@ -31,5 +31,5 @@ class ServedApi(Api):
 
     @property
     def messages(self) -> Messages:
-        """The classes of the messages with which the handler works: those of the newest version."""
+        """The classes of the API's messages with which the handler works: those of the newest version."""
         return Messages(self.key, self.last_version)

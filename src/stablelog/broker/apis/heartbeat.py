@@ -25,7 +25,7 @@ messages = API.messages
 
 
 async def handle(broker: Broker, request: "HeartbeatRequest", context: Context) -> "HeartbeatResponse":
-    """Renew the session of the member, and return whether it has to join again."""
+    """Renew the session of the member, and return an error code, which tells it whether to join again."""
     code = context.denied_code(
         Operation.READ, ResourceType.GROUP, request.group_id
     ) or await broker.groups.carry_out_decision(

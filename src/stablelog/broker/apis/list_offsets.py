@@ -206,7 +206,7 @@ async def _wait_for_markers(broker: Broker, request: "ListOffsetsRequest", conte
 
 
 def _asks_only_bounds(request: "ListOffsetsRequest") -> bool:
-    """Return whether the request asks only for start and end offsets, and for at most BRIEF_MAX of them."""
+    """Return whether the request asks only for bounds (start and end offsets), and for at most BRIEF_MAX of them."""
     return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
     )

@@ -28,7 +28,7 @@ messages = API.messages
 async def handle(
     _broker: Broker, _request: "ListPartitionReassignmentsRequest", context: Context
 ) -> "ListPartitionReassignmentsResponse":
-    """Return an empty list."""
+    """Return an empty list: with one broker, no partition is ever being reassigned."""
     denied = context.denied_code(Operation.DESCRIBE, ResourceType.CLUSTER)
     return messages.ListPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE, error_code=denied or ErrorCode.none, error_message=None, topics=()

@@ -89,13 +89,13 @@ class Access(NamedTuple):
 
     def allowed_operations(self, kind: ResourceType, name: str) -> int:
         """Return the operations that the client may carry out on a resource, as bits by Kafka's numbers of the
-        operations.
+        operations: bit N for number N.
         """
         return self.authorizer.allowed(self.principal, self.host, kind, name) & _SUPPORTED[kind]
 
 
 def every_operation(kind: ResourceType) -> int:
-    """Return all operations of a type of resource, as bits by Kafka's numbers of the operations. A client may carry
-    them all out if the broker has no authorizer.
+    """Return all operations of a type of resource, as bits by Kafka's numbers of the operations (bit N for number N). A
+    client may carry them all out if the broker has no authorizer.
     """
     return _SUPPORTED[kind]

@@ -122,7 +122,8 @@ class BrokerQuotas:
     # -- connections -------------------------------------------------------------------------------------------
 
     def count_connection(self, host: str) -> Arrival:
-        """Count a new connection from a host, and decide when it is served.
+        """Count a new connection from a host, and return the delay after which it is served or closed; a delay of 0
+        means at once.
 
         A connection above the quota of its IP address is closed after the delay. A connection above the rate of the
         whole broker is served after the delay. The delay is at most the size of a window, as in Kafka.
@@ -194,7 +195,9 @@ class BrokerQuotas:
             return outcomes
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics of quotas."""
+        """Yield the metrics of quotas: how many requests were throttled and for how long, and how many rates are
+        measured.
+        """
         for key, count in self.throttled.items():
             yield Sample("stablelog_throttled", (key.value,), count)
             yield Sample("stablelog_throttle_seconds", (key.value,), self.throttled_ms[key] / MS_PER_S)

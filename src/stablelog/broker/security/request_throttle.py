@@ -145,8 +145,8 @@ class RequestThrottle:
             self._throttle_client(key, rate.throttle_ms(applied.limit, now_ms))
 
     def fetch_size_max(self) -> int:
-        """Return the largest number of bytes that a Fetch response may have: as many as the quota allows in all its
-        time windows together.
+        """Return the largest number of bytes that a Fetch response may have: as many as the client's quota allows in
+        all the time windows over which its rate is measured.
         """
         applied = self._quotas.table.quota_of_client(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
         if applied is None:

@@ -84,7 +84,9 @@ class GroupOverrides:
         self.times.update(times)
 
     def log_conflicts(self) -> None:
-        """Log a warning if settings of groups contradict those of the broker."""
+        """Log a warning if settings of groups contradict those of the broker, such as a heartbeat interval above the
+        session timeout.
+        """
         conflicts = {group: self._conflict(configs) for group, configs in self.own.items()}
         found = [
             f"group {group!r}: {why}, so its members get {self.times[group][1]} ms"

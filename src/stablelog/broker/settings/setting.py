@@ -34,9 +34,8 @@ class BrokerSetting:
 
     @property
     def is_fixed_at_creation(self) -> bool:
-        """Whether a topic keeps the value of the setting that it was created with.
-
-        A change of the broker's value then affects only new topics.
+        """Whether the value of the setting is fixed for a topic at its creation. A change of the broker's value then
+        affects only new topics.
         """
         return self.topic is not None and not self.dynamic
 

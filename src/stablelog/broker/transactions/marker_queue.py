@@ -56,7 +56,7 @@ class MarkerQueue:
         self._decided.append((decision, done))
 
     def __bool__(self) -> bool:
-        """Whether the queue has a decision whose markers are not all written."""
+        """Whether the queue is not empty: it has a decision whose markers are not all written."""
         return bool(self.in_writing or self._decided)
 
     @property

@@ -110,8 +110,8 @@ class MarkerWriter:
         return self._missing.keys()
 
     def is_written(self, order: MarkerOrder) -> bool:
-        """Return whether the marker of this order (one decision about one transaction) is written to all partitions of
-        the transaction.
+        """Return whether the marker of this marker order (the instruction to write it) is written to all partitions of
+        its transaction.
         """
         return _key(order) not in self._lacking
 
@@ -122,7 +122,9 @@ class MarkerWriter:
         return {*self._durability.undurable_commits(), *(sequence for sequence, _ in self._missing_commits())}
 
     def waiting_commit_markers(self) -> set[CommitMarker]:
-        """Return the commit markers that wait until their partition is open or the disk has space."""
+        """Return the commit markers that wait: until their partition is open (recovered after a start), or until the
+        disk has space.
+        """
         return {
             (order.commit_sequence, order.transactional_id, *target)
             for target, orders in self._waiting.items()

@@ -152,8 +152,8 @@ class TransactionGroup:
                 self.repair_partition(target, [], None)
 
     def unopened_partitions(self) -> set[TopicPartition]:
-        """Return the partitions that are not open yet and may need markers of transactions that were decided before the
-        broker started.
+        """Return the partitions that are not open yet (not recovered since the start) and may need markers of
+        transactions that were decided before the broker started.
         """
         return {*self.coordinator.table.history.partitions(), *self._markers.waiting_partitions()}
 

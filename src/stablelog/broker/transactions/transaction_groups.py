@@ -128,7 +128,8 @@ class TransactionGroups:
         return self._groups.get(name)
 
     def _make(self, name: str, while_full: WhileFull) -> TransactionGroup:
-        """Make a transaction group that does not exist, with an empty, durable commit log.
+        """Make a transaction group that does not exist, with an empty commit log (the log of its coordinator), which is
+        durable on return.
 
         Raises:
             RefusedError: the name is not valid for a group, there are too many groups, or the disk is full.
@@ -145,7 +146,7 @@ class TransactionGroups:
         return self._open(name, partitions)
 
     def _check_new(self, name: str) -> None:
-        """Check that a group that does not exist yet may be created.
+        """Check that a transaction group that does not exist yet may be created.
 
         Raises:
             RefusedError: the name is not valid for a group, or there are too many groups or partitions.
@@ -237,7 +238,8 @@ class TransactionGroups:
         return group
 
     def require_group(self, transactional_id: str) -> TransactionGroup:
-        """Return the group that has a transactional id, as `find_group` does.
+        """Return the transaction group that has a transactional id, as `find_group` does, but raise an error if there
+        is none.
 
         Raises:
             RefusedError: the group does not exist, and no producer has the id.
@@ -366,7 +368,8 @@ class TransactionGroups:
             group.coordinator.table.partitions_opened()
 
     async def wait_until_marked(self, target: TopicPartition) -> bool:
-        """Wait for the markers of all decisions that were made before this call.
+        """Wait until a partition has the markers of all decisions that were made before this call, as far as they can
+        be written now.
 
         Returns:
             True if the partition has all its markers. False if some of them wait until the partition is open or the

@@ -106,7 +106,8 @@ class ClassicMember:
     Attributes:
         protocols: (name, metadata), in the order of preference.
         is_new: whether the member has not been in any generation yet, so that it cannot send heartbeats.
-        join_token, sync_token: the token of its pending JoinGroup or SyncGroup; None if none is pending.
+        join_token, sync_token: the token (identifier) of its JoinGroup or SyncGroup request that waits for its answer;
+            None if no request waits.
     """
 
     member_id: str
@@ -238,7 +239,7 @@ class ClassicGroup:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether all members have joined, so that the join phase can end."""
+        """Whether all members have sent JoinGroup since the rebalance began, so that the join phase can end."""
         return not self.pending_joins and self.joined_count == len(self.members)
 
     @property

@@ -271,13 +271,13 @@ class GroupOffsets:
         return (txn.by_group[group_id] for txn in self._by_group.get(group_id, ()) if txn.is_open)
 
     def pending_partitions(self, group_id: str) -> AbstractSet[TopicPartition]:
-        """Return the partitions for which open transactions have pending offsets of the group, always in the same
-        order.
+        """Return the partitions for which open transactions have offsets of the group, always in the same order. These
+        offsets are pending: they take effect with the commit marker.
         """
         return dict.fromkeys(itertools.chain.from_iterable(self._pending_of(group_id))).keys()
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
-        """Return whether an open transaction has a pending offset of the group for this partition."""
+        """Return whether the group has a pending offset for this partition: one that an open transaction commits."""
         return any(partition in pending for pending in self._pending_of(group_id))
 
     def has_offset(self, group_id: str, partition: TopicPartition) -> bool:

@@ -347,14 +347,14 @@ def _assignment_of(group: ClassicGroup, member: ClassicMember) -> SyncAnswer:
 
 
 def answer_join(member: ClassicMember, answer: JoinAnswer, decision: Decision) -> None:
-    """Answer the pending JoinGroup of a member, if there is one."""
+    """Answer the JoinGroup request of a member that waits for its answer, if there is one."""
     if member.join_token is not None:
         decision.answers.append((member.join_token, answer))
         member.join_token = None
 
 
 def answer_sync(member: ClassicMember, answer: SyncAnswer, decision: Decision) -> bool:
-    """Answer the pending SyncGroup of a member. Return whether one was pending."""
+    """Answer the SyncGroup request of a member that waits for its answer. Return whether there was one."""
     if member.sync_token is None:
         return False
     decision.answers.append((member.sync_token, answer))
@@ -363,7 +363,9 @@ def answer_sync(member: ClassicMember, answer: SyncAnswer, decision: Decision) -
 
 
 def record_generation(group: ClassicGroup, value: bytes, decision: Decision) -> None:
-    """Append the record of a group's generation, with the encoded `value`, to a decision."""
+    """Append the record of a group's generation, with the encoded `value`, to a decision (the records and answers to
+    carry out).
+    """
     group.recorded = value
     decision.records.append((encode_group_key(group.group_id), value))
 

@@ -92,7 +92,9 @@ class CommitSequences:
         self._held = self.last
 
     def release_held(self) -> None:
-        """End the hold of a commit: all its decisions are made, and other transactions can be committed again."""
+        """Release the held commit, a joint commit that took several decisions: all of them are made, and other
+        transactions can be committed again.
+        """
         assert self._held is not None
         self._held = None
 

@@ -114,7 +114,7 @@ class IdleIds:
         self._owners = {read_idle_head(value).producer_id: key for key, value in self._values.items()}
 
     def drop_owner_index(self) -> None:
-        """Free the memory of the index that `index_owners` built."""
+        """Free the memory of the index from producer ids to transactional ids that `index_owners` built."""
         self._owners = None
 
     def owner_of(self, producer_id: int) -> str | None:

@@ -28,8 +28,8 @@ class OpenIds:
         self._repeated: set[str] = set()
 
     def owner_of(self, producer_id: int) -> str | None:
-        """Return the transactional id to which a producer id belongs, as that of its transaction or of its client; None
-        if there is none.
+        """Return the transactional id to which a producer id belongs; None if there is none. Both the producer id of
+        the open transaction's records and that of the client, which may differ (KIP-939), belong to the id.
         """
         return self._owners.get(producer_id)
 
@@ -58,7 +58,7 @@ class OpenIds:
         self._index(transactional_id, txn)
 
     def remove(self, transactional_id: str) -> bool:
-        """Remove an id. Return whether it was among these ids."""
+        """Remove a transactional id. Return whether it was among these ids, those with an open transaction."""
         txn = self.txns.pop(transactional_id, None)
         if txn is None:
             return False

@@ -265,7 +265,7 @@ def read_idle_head(value: bytes) -> IdleHead:
 
 
 def decode_transaction(value: bytes) -> TransactionMetadata:
-    """Read the state of a transactional id.
+    """Read the state of a transactional id from the value of its record.
 
     Raises:
         UnknownFormatError: a later release has written the record.

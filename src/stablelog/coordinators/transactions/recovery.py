@@ -109,7 +109,9 @@ class DecisionHistory:
         return producer_id in self._partitions.get(partition, ())
 
     def has_decision_of(self, producer_id: int) -> bool:
-        """Whether the history still has a decision about a transaction of this producer in any partition."""
+        """Whether the history still has a decision (to commit or abort) about a transaction of this producer in any
+        partition.
+        """
         return any(producer_id in producers for producers in self._partitions.values())
 
     def records(self) -> Iterator[Record]:

@@ -120,8 +120,8 @@ class TransactionTable:
         return self._open.txns.get(transactional_id) or self._idle.value(transactional_id)
 
     def changed_ids(self, snapshots: Mapping[str, TransactionMetadata | bytes]) -> list[str]:
-        """Return those of these ids whose state has changed since `state_snapshot` was called for them, or whose transaction
-        the broker has refused a partition since.
+        """Return the ids in `snapshots` whose state has changed since `state_snapshot` was called for them, or whose
+        transaction the broker has refused a partition since.
         """
         live, idle = self._open.txns, self._idle
         changed = [i for i, known in snapshots.items() if live.get(i) is not known and idle.value(i) != known]
@@ -435,7 +435,7 @@ class TransactionTable:
                 yield transaction_key(transactional_id), value
 
     def _value(self, transactional_id: str) -> bytes | None:
-        """Return the value of a record with the present state of an id; None if the id is unknown."""
+        """Return the value of a record with the present state of a transactional id; None if the id is unknown."""
         txn = self._open.txns.get(transactional_id)
         return self._idle.value(transactional_id) if txn is None else encode_transaction(txn)
 

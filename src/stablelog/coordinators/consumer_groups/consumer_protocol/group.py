@@ -257,7 +257,7 @@ class ConsumerGroup:
         return self._epoch_record()
 
     def set_subscription(self, member_id: str, subscription: Subscription) -> Record:
-        """Add a member, or change its subscription. Return the record of the change."""
+        """Add a member, or change its subscription. Return the record of the change for the offsets log."""
         member = self.members.get(member_id)
         if member is None:
             member = self.members[member_id] = ConsumerMember(member_id, subscription, CurrentAssignment())
@@ -331,7 +331,7 @@ class ConsumerGroup:
         yield self._target_epoch_record()
 
     def set_target_of(self, member_id: str, partitions: Partitions) -> Record:
-        """Set the target assignment of one member. Return the record of the change."""
+        """Set the target assignment of one member. Return the record of the change for the offsets log."""
         self.target[member_id] = partitions
         return self._key(TARGET_KEY_VERSION, member_id), encode_target(partitions)
 

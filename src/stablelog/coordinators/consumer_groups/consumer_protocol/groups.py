@@ -103,7 +103,9 @@ class ConsumerGroups:
     def apply_target(
         self, group_id: str, plan: AssignmentPlan, target: TargetAssignment
     ) -> GroupDecision[None]:
-        """Give a group its computed target assignment. Do nothing if the group was removed since the plan was made."""
+        """Give a group the target assignment that was computed from a plan. Do nothing if the group was removed since
+        the plan was made.
+        """
         decision = GroupDecision(None)
         group = self._table.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and group.plan_in_work is plan:

@@ -34,7 +34,7 @@ class TopicLookup(Protocol):
 
     @property
     def version(self) -> int:
-        """A number that changes whenever a topic is created, grows or is deleted."""
+        """A number that changes whenever a topic is created, gets more partitions or is deleted."""
 
     def find(self, name: str) -> SubscribableTopic | None:
         """Return the topic of this name; None if there is none."""

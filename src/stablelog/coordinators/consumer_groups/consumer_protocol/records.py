@@ -71,7 +71,7 @@ class GroupEpochs(NamedTuple):
 
 
 def encode_consumer_key(key: ConsumerKey) -> bytes:
-    """Encode the key of a record of a consumer group."""
+    """Encode the key of a record of a consumer group (KIP-848) in the offsets log."""
     encoded = INT16.pack(key.kind) + string(key.group_id)
     return encoded + string(key.member_id) if key.kind in MEMBER_KEY_VERSIONS else encoded
 

@@ -54,8 +54,8 @@ class ChildChecks:
         self._joints = table.joints
 
     def check_open(self, transactional_id: str) -> None:
-        """Check that a child of a joint commit may still begin or write a transaction. Other transactional ids always
-        pass.
+        """Check that a transactional id, if it is that of a child (a transaction of a joint commit), may still begin or
+        write a transaction. Other transactional ids always pass.
 
         Raises:
             RefusedError: the child's version of the joint commit, or a later version, is committed; or another start of
