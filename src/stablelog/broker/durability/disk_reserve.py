@@ -8,9 +8,9 @@ the disk became full, so that this write succeeds when a client retries it.
 
 While the disk is full, the broker refuses clients' writes with codes that client libraries retry. It truncates the
 file, step by step, to make room for the writes that must continue: ends of open transactions, retention, deletions and
-checkpoints; and, as long as half of the file is left, consumer groups and their offsets. The last quarter is kept for
-the work that frees space: deletions, retention, and the small files that the broker writes for them. Nothing needs a
-restart.
+checkpoints; and, as long as half of the file is left, requests of consumer groups and commits of their offsets. The
+last quarter is kept for the work that frees space: deletions, retention, and the small files that the broker writes for
+them. Nothing needs a restart.
 
 Invariant: the broker accepts clients' writes only while the file has its whole size and no record of a coordinator
 waits for space. The reasons for this design: docs/decisions/0013-disk-reserve.md.
@@ -99,14 +99,15 @@ class DiskReserve:
 
     @property
     def _margin(self) -> int:
-        """The number of bytes that must be free beside the whole reserve file before the broker accepts clients'
-        writes.
+        """The number of bytes that must be free on the disk, in addition to a reserve file of its whole size, before
+        the broker accepts clients' writes.
         """
         return max(MARGIN_SIZE_MIN, min(self._size // STEP_COUNT, MARGIN_SIZE_MAX)) + self._failed_size
 
     @property
     def _lacking(self) -> int:
-        """The number of bytes that must still be written: the missing part of the reserve file, and the margin.
+        """The number of bytes that must still be written before the disk no longer counts as full: the missing part of
+        the reserve file, and the margin (bytes that must be free beside the file).
 
         The broker writes the margin after the end of the reserve, to see whether the disk has space, and then truncates
         the file to the size of the reserve.
@@ -125,7 +126,7 @@ class DiskReserve:
     def open(self) -> None:
         """Open or create the reserve file.
 
-        If the file is not whole, the disk counts as full until `restore` has completed it.
+        If the file has less than its whole size, the disk counts as full until `restore` has written the rest.
         """
         path = self._directory / RESERVE_FILE
         try:
@@ -197,8 +198,8 @@ class DiskReserve:
             log.error("%s%s", self.state(), "" if error is None else f"; {error}")
 
     def set_waiting(self, who: Hashable, *, waits: bool) -> None:
-        """Set whether a coordinator log has records that wait for space. As long as one log has, the disk counts as
-        full.
+        """Set whether a coordinator log has records that wait for space. As long as records of any coordinator log
+        wait, the disk counts as full.
 
         Args:
             who: identifies the log.
@@ -217,10 +218,11 @@ class DiskReserve:
         )
 
     def check(self, while_full: WhileFull) -> None:
-        """Refuse a client's write while the disk is full.
+        """Refuse a client's write if the disk counts as full.
 
         Args:
-            while_full: how the API of the request refuses.
+            while_full: the error code with which the API of the request refuses, and whether it is served while half of
+                the reserve is left.
 
         Raises:
             RefusedError: the disk is full. The error has the code of the API.
@@ -283,7 +285,7 @@ class DiskReserve:
             frees: whether the call frees space. The last quarter of the reserve is only for such calls.
 
         Returns:
-            Whether a step was released, so that the caller can retry the call.
+            Whether a step (a part of the reserve file) was released, so that the caller can retry the call.
         """
         full = _lack_of_room(error)
         if full is None:
@@ -295,7 +297,8 @@ class DiskReserve:
         return False
 
     def _lacks_bytes(self, error: DiskError) -> bool:
-        """Return whether a failed call probably lacked free bytes. Otherwise it lacked an inode.
+        """Return whether a call that failed for lack of space probably lacked free bytes. Otherwise the file system had
+        no free inode.
 
         This is a guess, because the free size of the disk does not show a user's quota.
         """
@@ -305,10 +308,10 @@ class DiskReserve:
         """Truncate the reserve file by one step, so that other work of the broker can use the space.
 
         Args:
-            frees: whether the work frees space. The last steps are only for such work.
+            frees: whether the work frees space. The last quarter of the reserve is only for such work.
 
         Returns:
-            True if a step was released; False if no step is left for this work.
+            True if the file was truncated by a step; False if no step is left that this work may use.
         """
         step = max(self._size // STEP_COUNT, 1)
         floor = 0 if frees else FLOOR_COUNT * step
@@ -359,7 +362,7 @@ class DiskReserve:
         return not self._lacks_room
 
     def _probe(self) -> None:
-        """Check that the disk accepts new files: create a file and remove it.
+        """Check that the disk accepts new files, as it does not without free inodes: create a file and remove it.
 
         Raises:
             DiskError: no file can be created.
@@ -369,7 +372,8 @@ class DiskReserve:
         self._disk.remove(path)
 
     def _restore_chunk(self) -> None:
-        """Write the next chunk of the missing bytes of the reserve file and its margin.
+        """Write the next chunk of the bytes that are missing: of the reserve file, and then of the margin, the space
+        that must be free beside the file.
 
         After the last chunk, the margin is truncated, and the disk no longer counts as full. Only a write shows whether
         there is space: the free size of the disk does not show a user's quota.

@@ -1,8 +1,9 @@
-"""Group flush: makes writes durable with one fsync for all writes that wait.
+"""Group flush: makes appended batches durable, with one fsync of a file for all writes to it that wait.
 
-An append marks its partition dirty and waits for the high watermark. A *round* takes every dirty partition, syncs their
-files concurrently in worker threads, and then moves the high watermarks. Writes that are appended during a round belong
-to the next one. Under load one fsync therefore serves many writers; without load a write has its own fsync.
+An append marks its partition dirty (it has bytes that are not synced), and waits until the high watermark has passed
+the appended batch. A *round* takes every dirty partition, syncs their files concurrently in worker threads, and then
+moves the high watermarks. Writes that are appended during a round belong to the next one. Under load one fsync
+therefore serves many writers; without load a write has its own fsync.
 """
 
 import asyncio
@@ -42,8 +43,8 @@ class GroupFlush:
             snapshots of the producer state, and summaries.
         tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good sync
             may or may not be on disk, and a later sync does not show whether they are.
-        in_place_s: the event loop itself does the syncs of a round that takes at most this number of seconds, as
-            estimated; threads do the syncs of longer rounds.
+        in_place_s: if the syncs of a round take at most this number of seconds, by an estimate from earlier syncs, the
+            event loop does them itself; threads do the syncs of longer rounds.
 
     Attributes:
         rounds: the number of rounds so far.
@@ -87,13 +88,15 @@ class GroupFlush:
         self._subscribers.append(notify)
 
     def mark_dirty(self, partition: Partition) -> None:
-        """Schedule a partition with a new append for the next flush round, even if no request waits for the append."""
+        """Mark a partition with a new append dirty, so that the next flush round syncs it, even if no request waits for
+        the append.
+        """
         self._dirty[partition] = None
         self._wake.set()
 
     def mark_dirty_soon(self, partition: Partition) -> None:
-        """Schedule a partition with a new append that no request waits for. Because nothing waits, the sync may be
-        delayed: it is done in the next round, or shortly after.
+        """Mark a partition dirty whose new append no request waits for. Because nothing waits, the sync may be delayed:
+        it is done in the next round, or shortly after.
         """
         if partition not in self._dirty and partition not in self._dirty_soon:
             self._dirty_soon[partition] = None
@@ -130,7 +133,8 @@ class GroupFlush:
     async def wait_for_next_round(self, partitions: Iterable[Partition]) -> None:
         """Wait for the end of a round that begins after this call and syncs these partitions.
 
-        The round also writes the files that a sealed segment needs, unless the disk refuses them.
+        The round also writes the files beside a sealed segment (its indexes, a snapshot of the producer state, its
+        summary with sizes and checksums), unless the disk is full.
 
         Raises:
             UnavailableError: the broker has failed, or fails in this round.
@@ -167,8 +171,8 @@ class GroupFlush:
             await asyncio.sleep(0)
 
     def _usable(self, partitions: list[Partition]) -> list[Partition]:
-        """Return the partitions that have not failed. The futures that wait for the other partitions fail, so that no
-        request waits for ever.
+        """Return those of the partitions that have not failed. For a partition that has failed, the futures of the
+        writes that wait for it fail, so that no request waits for ever.
         """
         usable = []
         for partition in partitions:
@@ -246,11 +250,11 @@ class GroupFlush:
             return None
 
     def _attempt(self, partition: Partition, work: Callable[[], Result]) -> Result:
-        """Run a step of a partition's flush, and return its result. On a full disk, use space of the disk reserve for
-        it.
+        """Run a step of a partition's flush, and return its result. If the disk is full, the disk reserve frees space
+        for the step: the reserve is a file whose space the broker frees then.
 
-        The last quarter of the reserve is used only if a sealed segment waits for the step, because the step then
-        frees space.
+        The last quarter of the reserve is used only if a sealed segment waits for the step, because the step then frees
+        space.
         """
         return self._reserve.attempt(work, frees=partition.has_pending_writes)
 
@@ -265,7 +269,9 @@ class GroupFlush:
             await in_thread_to_its_end(self._threads, work.write)
 
     def _write_view(self, partition: Partition) -> None:
-        """Write the commit indexes of sealed segments that a full disk has refused, with space from the reserve."""
+        """Write those commit indexes of sealed segments that a full disk has refused, with space from the disk reserve.
+        (The commit index of a segment lists the transactions whose commit marker is in the segment.)
+        """
         while partition.side_failure is not None and self._reserve.make_room(
             partition.side_failure, frees=True
         ):
@@ -290,8 +296,8 @@ class GroupFlush:
         self._without_room.clear()
 
     def _log_unwritten(self, partition: Partition, work: SyncWork) -> None:
-        """Log that an index, snapshot or summary of a partition cannot be written: once, until the write succeeds
-        again.
+        """Log that a file beside a partition's segments (an index, a snapshot of the producer state, a summary) cannot
+        be written: once, until the write succeeds again.
         """
         failure = work.failure or partition.side_failure
         if failure is not None and self._reserve.record_failure(failure):
@@ -310,7 +316,9 @@ class GroupFlush:
             self._behind.discard(partition)
 
     def _update_sync_estimate(self, seconds: float) -> None:
-        """Update the estimated duration of a sync. A longer sync counts at once, a shorter one gradually."""
+        """Update the estimated duration of a sync with a measured one. If the sync took longer than estimated, its
+        duration becomes the estimate; if it took less, the estimate falls gradually.
+        """
         self._sync_s = max(seconds, 0.8 * self._sync_s + 0.2 * seconds)
 
     def _advance(self, partition: Partition, move: Callable[[], bool]) -> None:

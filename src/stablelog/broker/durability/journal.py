@@ -5,8 +5,8 @@ still undo. Every response and every marker (an *effect*) therefore waits until 
 of the decision are durable.
 
 If the disk has no space for a record, the record waits in memory until `retry` can append it, and all later records and
-effects wait after it, in their order. The log is therefore always a prefix of the decisions, and decisions that are
-missing in the log were not acknowledged. The number of records that wait is limited, because as long as one waits, the
+effects wait after it, in their order. The log therefore always has the first decisions up to some point, without a gap,
+and no later decision was acknowledged. The number of records that wait is limited, because as long as one waits, the
 disk counts as full (`broker.durability.disk_reserve`): no new transaction, transactional id or consumer group begins,
 and each of the present ones can only end.
 """
@@ -94,7 +94,7 @@ class Journal:
         self._is_writing_checkpoint = False
 
     def limit_waiting_by(self, item_count: Callable[[], int]) -> None:
-        """Limit the number of records and effects (markers and responses) that wait in memory for disk space.
+        """Limit how many records and effects (markers and responses) may wait in memory for disk space.
 
         Args:
             item_count: returns how many transactions, ids or groups the coordinator has. On a full disk each of them
@@ -105,7 +105,8 @@ class Journal:
     def append(self, entries: Sequence[CoordinatorRecord]) -> None:
         """Append records outside any transaction.
 
-        The records become durable with the next request that waits for the log, or shortly after.
+        The caller does not wait for them. They become durable with the next flush, at the latest shortly after this
+        call.
         """
         if entries:
             self._append(encode_batch(self._records(entries)))
@@ -150,8 +151,8 @@ class Journal:
             self._wait(batch)
 
     def _wait(self, entry: "bytes | Callable[[], None] | asyncio.Future[None]") -> None:
-        """Queue an entry until the disk has space: a batch to append, an effect (marker or response) to run, or the
-        future of a task that waits.
+        """Queue an entry until the disk has space. An entry is a batch to append; or an effect to run, which writes a
+        marker or sends a response; or the future of a task that waits for all earlier entries.
         """
         if not self._waiting:
             self._reserve.set_waiting(self, waits=True)
@@ -192,7 +193,9 @@ class Journal:
         return bool(self._waiting)
 
     def retry(self) -> None:
-        """Append the entries that wait for disk space, as far as there is space."""
+        """Carry out the entries that wait for disk space, in their order, as far as there is space: append the batches,
+        and run the effects (markers and responses) after them once they are durable.
+        """
         while self._waiting:
             first = self._waiting[0]
             if isinstance(first, asyncio.Future):
@@ -208,7 +211,8 @@ class Journal:
     def run_when_durable(self, effect: Callable[[], None]) -> None:
         """Run an effect when all records appended so far are durable; at once if they are durable already.
 
-        An effect writes markers or sends a response. Effects run in the order of the calls.
+        An effect is a function that writes markers or sends a response. Effects run in the order of the calls of this
+        method.
         """
         end = self.partition.end_offset
         if self._waiting:
@@ -241,7 +245,7 @@ class Journal:
     def sync(self) -> None:
         """Make all records appended so far durable before returning.
 
-        The broker calls this at a start, before the flush runs.
+        The broker calls this while it starts, when the background task that syncs files is not running yet.
 
         Raises:
             UnavailableError: the disk failed or is full.
@@ -288,7 +292,8 @@ class Journal:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the log has grown enough for a new checkpoint, or is not yet trimmed up to the last checkpoint.
+        """Whether the log has grown enough for a new checkpoint, or the part before the last checkpoint is not deleted
+        (trimmed) yet. A checkpoint repeats at the end of the log all that the coordinator still needs.
 
         After a trim, the log contains only the checkpoint. Records that are appended after the trim count as growth.
         """
@@ -298,14 +303,16 @@ class Journal:
         return is_large or self._is_demanded or self._checkpoint_begin is not None
 
     def demand_checkpoint(self, at_least: int = STOP_SIZE_MIN) -> bool:
-        """Decide whether the log is trimmed before the broker stops. It is trimmed if the next start would otherwise
-        replay many obsolete records.
+        """Decide whether the broker, before it stops, writes a checkpoint of the coordinator's state to the end of the
+        log and deletes the log before it (trims the log). `checkpoint_if_grown` writes the checkpoint that was
+        demanded. Without it, the next start would replay many obsolete records.
 
         Args:
-            at_least: the number of appended bytes from which the log is trimmed.
+            at_least: the checkpoint is demanded if at least this number of bytes was appended since the last trim, or
+                since the start of the broker.
 
         Returns:
-            Whether the log is going to be trimmed.
+            Whether a checkpoint is demanded, so that the log is going to be trimmed.
         """
         kept_size = max(self._size_left, self._size_at_load)
         self._is_demanded = self.partition.size - kept_size >= at_least
@@ -321,11 +328,12 @@ class Journal:
         or all of the new ones, and replaying them gives the same state.
 
         Args:
-            live: returns the live state at the time of the call; None if it cannot be written now.
+            live: returns the live state, all that the coordinator still needs, at the time of the call; None if it
+                cannot be written now.
 
         Returns:
-            The offset up to which the log may be trimmed once everything that was appended so far, to any partition,
-            is durable; None if there is nothing to trim, records wait for space, or another call is in progress.
+            The offset up to which the log may be trimmed once everything that was appended so far, to any partition, is
+            durable; None if there is nothing to trim, records wait for space, or another call is in progress.
 
         Raises:
             DiskError: the disk has no space for the state; nothing changed.
@@ -369,7 +377,7 @@ class Journal:
         return begin
 
     def _checkpoint_slices(self, state: LiveState) -> Iterator[list[bytes]]:
-        """Yield the batches of a checkpoint, in slices.
+        """Yield the batches of a checkpoint, in slices: one slice is appended in one turn of the event loop.
 
         The batches of a slice are made when the caller takes the slice. The caller appends them before the state
         changes again.
@@ -408,7 +416,9 @@ class Journal:
         return batches
 
     def _log_untrimmed(self) -> None:
-        """Log once that the log cannot be trimmed, if this lasts longer than it takes to write the missing markers."""
+        """Log that the log cannot be trimmed, because markers of earlier decisions are missing in partitions. This is
+        logged once, and only if the markers are missing for longer than it usually takes to write them.
+        """
         now_ms = self.clock.now_ms()
         if self._untrimmed_since_ms is None:
             self._untrimmed_since_ms = now_ms

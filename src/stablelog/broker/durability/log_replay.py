@@ -1,7 +1,7 @@
 """Replay of a coordinator's log: reads the batches of a partition, checks them, and passes on their records.
 
-The log contains decisions that clients have seen. So damage anywhere in the log fails the replay: without the damaged
-records, the coordinator would begin with a wrong state.
+The log contains decisions that clients have seen. So damage anywhere in the log makes the replay fail: without the
+damaged records, the coordinator would begin with a wrong state.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ REPLAY_READ_SIZE = 4 << 20
 
 
 def replay_partition(partition: Partition, take: TakeRecord, end: TakeEnd | None = None) -> None:
-    """Call `take` with every record of a partition, in the order of the offsets.
+    """Read a partition of a coordinator's log, and call `take` with each record, in the order of the offsets.
 
     Args:
         partition: the partition of a coordinator's log.
@@ -63,7 +63,8 @@ def _replay_batch(batch: memoryview, header: BatchHeader, take: TakeRecord, end:
 
 
 def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Yield each batch of a partition with its header, in offset order, whether durable or not.
+    """Yield each batch of a partition with its header, in offset order. Batches after the high watermark, which are not
+    durable yet, are included.
 
     The batches are copies, not parts of a memory map: an unreadable sector of a mapped file would kill the process
     without any message.

@@ -1,1 +1,3 @@
-"""What the broker keeps of fetches between requests: fetch sessions, and long polls that wait for records."""
+"""What the broker keeps of fetches between requests: fetch sessions, which remember what a client fetches, and long
+polls, which are fetches that wait for records.
+"""

@@ -5,9 +5,9 @@ long poll wakes when this end offset of one of its partitions moves, or when a p
 checks its partitions, and waits again if they have too few bytes. For a partition that is not open yet, the long poll
 is registered under the name of the topic and the index of the partition, and wakes when the partition opens.
 
-A fetch of many partitions reads them in several turns of the event loop. It registers the name of a partition that is
-not open as soon as it has tried to read this partition. If the partition opens in a later turn, before the fetch waits,
-the wait ends at once.
+A fetch of many partitions reads them in several turns of the event loop, between which other tasks run. It registers
+the name of a partition that is not open as soon as it has tried to read this partition. If the partition opens in a
+later turn, before the fetch waits, the wait ends at once.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ Key = Partition | TopicPartition
 
 
 class LongPolls:
-    """All long polls, by the partition that they wait for: an open partition, or the name of one that is not open.
+    """All long polls (Fetch requests that wait for more records), by the partition that they wait for: an open
+    partition, or the name of one that is not open.
 
     Args:
         tasks: starts the timers of the long polls.
@@ -55,8 +56,10 @@ class LongPolls:
 
         Args:
             poll: the long poll. It contains the names of the partitions that were not open.
-            seen: (open partition, the end offset up to which the caller could read) for each open partition.
-            isolation: the isolation level of the reader, which determines this end offset.
+            seen: (open partition, end offset) for each open partition. The caller could read up to the end offset,
+                which is exclusive.
+            isolation: the isolation level of the reader. Up to which offset the reader can read depends on it: the high
+                watermark or the last stable offset.
             timeout_s: the longest wait, in seconds.
 
         Returns:
@@ -124,7 +127,7 @@ class LongPolls:
 
 
 class LongPoll:
-    """One long poll.
+    """One long poll: a Fetch request that waits for more records of its partitions.
 
     Attributes:
         names: the partitions that were not open when the caller tried to read them.
@@ -145,7 +148,9 @@ class LongPoll:
         self._register(name, self)
 
     def take_woken_keys(self) -> list[Key]:
-        """Return the partitions that have woken the long poll since the last call, and clear `moved`."""
+        """Return the keys of the partitions that have woken the long poll since the last call, and clear `moved`. A key
+        is an open partition, or the name of a partition that was not open.
+        """
         moved = list(self.moved)
         self.moved.clear()
         return moved

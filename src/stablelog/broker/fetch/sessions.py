@@ -3,8 +3,8 @@
 A session stores the partitions that a client fetches, and for each the offsets in the last response. An incremental
 fetch names only partitions that are new, changed or removed. Its response contains only partitions with new records,
 new offsets or an error. The number of stored partitions is limited, for one session and for all together. A session
-belongs to the principal that has begun it. For another principal it does not exist, and its id cannot be guessed from
-other ids.
+belongs to the principal that has begun it. A request of another principal gets the error for an unknown session. A
+session's id cannot be guessed from other ids.
 """
 
 import random
@@ -56,8 +56,8 @@ class SessionPartition:
 class FetchSession:
     """One client's fetch session.
 
-    The next fetch of the session must come from the principal `owner` and contain the number `epoch`, which shows that
-    no request was lost in between.
+    The next fetch of the session must come from the principal `owner` and contain the number `epoch`. The number grows
+    by one with each request, so another number shows that a request was lost in between.
     """
 
     session_id: int
@@ -85,9 +85,10 @@ class FetchSessions:
     ) -> FetchSession:
         """Begin a fetch session for a full fetch (a fetch that names all its partitions), and return the session.
 
-        The session is stored for later fetches only if `keep` is true, it does not have too many partitions, and all
-        its names could be those of topics. Otherwise its id is NO_SESSION. The least recently used sessions are removed
-        to make room.
+        The session is stored for later fetches only if `keep` is true, it does not have too many partitions, and each
+        of its topic names has a valid length and only ASCII characters. Otherwise the id of the returned session is
+        NO_SESSION, and the client must name all partitions again in its next fetch. The least recently used sessions
+        are removed to make room.
 
         Args:
             wanted: the partitions of the fetch.
@@ -190,7 +191,7 @@ class FetchSessions:
 
 
 def _has_long_name(partitions: Iterable[TopicPartition]) -> bool:
-    """Return whether one of the names cannot be that of a topic, because it is too long or not ASCII. Such names could
+    """Return whether a name in the partitions of a fetch is too long for a topic, or is not ASCII. Such names could
     take much memory, so they are not stored.
     """
     # There are many partitions and few topic names. To collect the names in a set takes less time than to check the

@@ -40,10 +40,12 @@ class OpenListeners:
     """The listeners of a server that accept connections.
 
     Args:
-        runtime: the settings, the tasks and the clock of the broker.
+        runtime: the objects that the parts of the broker share, such as its settings, its background tasks and its
+            clock.
         router: computes the responses to requests.
         logins: begins the login of a client; None if no listener has SASL.
-        count_connection: counts a new connection from a host, and decides when it is served.
+        count_connection: counts a new connection from a host, and decides when it is served. A connection above the
+            limit of new connections per second is served later.
         open_connections: the set to which each open connection adds itself.
 
     Attributes:
@@ -143,7 +145,9 @@ class OpenListeners:
         )
 
     def _present_limits(self, listener: Listener) -> ConnectionLimits:
-        """Return the limits of a new connection. Some of them may change while the broker runs."""
+        """Return the limits of a new connection, as they are now: dynamic settings of the broker may change some of
+        them.
+        """
         name, config, count_max = listener.name, self._config, None
         if config.is_set_for_listener(name, "max.connections"):
             count_max = config.listener_value(name, "max.connections")

@@ -1,4 +1,6 @@
-"""TLS of one listener: its certificates, which are loaded again when their files change, and clients' principals."""
+"""TLS of one listener: its certificates, which are loaded again when their files change, and the principals of clients
+with a certificate of their own.
+"""
 
 import logging
 import os
@@ -89,7 +91,8 @@ class ListenerTls:
         return self._context
 
     def principal(self, connected: ssl.SSLObject) -> Principal:
-        """Return the principal of a client after its TLS handshake: ANONYMOUS without a client certificate.
+        """Return the principal of a client after its TLS handshake, from the name in its certificate; ANONYMOUS for a
+        client without a certificate.
 
         Raises:
             ValueError: no rule of `ssl.principal.mapping.rules` matches the client's certificate.

@@ -1,7 +1,8 @@
 """A listener with TLS: accepts connections, and does their TLS handshakes.
 
-A handshake counts as a connection for the limits of connections, and has a limit of time. A client whose handshake
-fails reaches no other part of the broker. Each handshake uses the certificates that are valid when it begins.
+A handshake counts as a connection for the limits of connections, and must be complete within a time limit. A client
+whose handshake fails reaches no other part of the broker. Each handshake uses the certificates that are valid when it
+begins.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ PAUSE_AFTER_ERROR_S: Final = (
 
 
 class _Handshake:
-    """The connection of a client during its TLS handshake."""
+    """The connection of a client during its TLS handshake. It counts for the limits of connections."""
 
     def __init__(
         self,
@@ -74,9 +75,10 @@ class TlsListener:
     Args:
         tls: the certificates of the listener.
         present_limits: returns the limits of connections, some of which may change while the broker runs.
-        open_connections: the open connections of the broker, to which handshakes belong too.
+        open_connections: the open connections of the broker. Each handshake in progress is added to them.
         tasks: starts the handshakes.
-        connect: makes the connection of a client. Its argument is the `on_made` of the connection.
+        connect: makes the object for a client's connection. Its argument `on_made` is a function that the connection
+            calls when the handshake is complete.
     """
 
     def __init__(

@@ -1,1 +1,3 @@
-"""Work on the event loop: background tasks, work in threads, long work in turns, and short garbage collections."""
+"""Work that does not block the event loop for long: background tasks, work in threads, long work in turns (slices,
+between which other tasks run), and short garbage collections.
+"""

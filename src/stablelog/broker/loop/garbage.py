@@ -21,7 +21,9 @@ MIDDLE_COLLECTIONS_MAX = 1
 
 
 def collect_often() -> None:
-    """Freeze all live objects, and let the collector run often from now on, with few objects to visit each time."""
+    """Freeze all live objects, so that Python's garbage collector does not visit them any more, and let the collector
+    run often from now on, with few objects to visit each time.
+    """
     gc.collect()
     gc.freeze()
     # CPython skips a full collection until the number of objects that are not frozen has grown by a quarter since the
@@ -33,13 +35,17 @@ def collect_often() -> None:
 
 
 class FreezeAfterLongCollection:
-    """Callback of the garbage collector: freezes the objects that survive a long full collection."""
+    """Callback of the garbage collector: freezes the objects that survive a long full collection, so that later
+    collections do not visit them and are short.
+    """
 
     def __init__(self) -> None:
         self._began_s = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        """Measure a full collection. Python calls this at the beginning and at the end of each collection."""
+        """Measure a full collection, and freeze the objects that have survived it if it took long. Python calls this at
+        the beginning and at the end of each collection.
+        """
         if info["generation"] < FULL_COLLECTION:
             return
         if phase == "start":

@@ -2,9 +2,9 @@
 
 Each piece of work has a name and a *scope*: the part of the broker that fails if the work raises an unexpected
 exception. The exception is logged with its traceback and counted under the name. Then the scope fails: a connection is
-closed; a partition goes offline until a restart; or the broker stops with the reason. The work itself handles expected
-errors (`StablelogError`). Only this module starts tasks and timers of the broker, and only `broker.loop.threads`
-starts work in threads; `tests/test_tidy.py` checks that.
+closed; a partition goes offline until a restart; or the broker stops, and reports the exception as the reason. The work
+itself handles expected errors (`StablelogError`). Only this module starts tasks and timers of the broker, and only
+`broker.loop.threads` starts work in threads; `tests/test_tidy.py` checks that.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Scope:
     """The part of the broker that fails if a piece of work raises an unexpected exception.
 
     Attributes:
-        consequence: what the failure means, for the log message.
+        consequence: what follows from the failure, as words for the log message, such as that the broker stops.
         fail: makes the part fail; called with the reason.
     """
 
@@ -43,12 +43,13 @@ class Tasks:
 
     Args:
         on_failure: called once, with the reason, if the broker has to stop.
-        fail_partition: takes a partition offline.
+        fail_partition: takes a partition offline; called when work that concerns only this partition has failed.
 
     Attributes:
         error_counts: the number of unexpected exceptions, by the name of the work.
         failure: the reason for which the broker has to stop; None while it works.
-        broker: the scope of work that concerns more than one partition or connection: its failure stops the broker.
+        broker: the scope (the part of the broker that fails with a piece of work) of all work that concerns more than
+            one partition or connection. If such work fails, the broker stops.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class Tasks:
     # -- scopes ------------------------------------------------------------------------------------------------
 
     def partition_scope(self, partition: Partition) -> Scope:
-        """Return the scope of work that concerns one partition only: its failure takes the partition offline."""
+        """Return the scope of work that concerns one partition only. A scope is the part of the broker that fails if
+        the work does: here the partition, which goes offline.
+        """
         return Scope(
             f"{partition.topic}-{partition.index} is offline until a restart",
             lambda why: self._fail_partition(partition, why),
@@ -92,15 +95,17 @@ class Tasks:
                 callback(reason)
 
     def report_unexpected(self, name: str, scope: Scope, error: Exception) -> None:
-        """Log an unexpected exception with its traceback, count it under the name of the work, and let the scope fail."""
+        """Log an unexpected exception with its traceback, count it under the name of the work, and let the scope fail:
+        the connection, the partition or the broker that the work belongs to.
+        """
         self.error_counts[name] += 1
         log.error("unexpected error in %s; %s", name, scope.consequence, exc_info=error)
         scope.fail(UnavailableError(f"{name} failed unexpectedly: {error!r}; the log has the traceback"))
 
     @contextlib.contextmanager
     def guard(self, name: str, scope: Scope) -> Iterator[None]:
-        """Handle an unexpected exception of the `with` block: the exception is logged and counted, the scope fails, and
-        the program continues after the block.
+        """Context that handles an unexpected exception of the `with` block: the exception is logged and counted, the
+        scope fails, and the program continues after the block.
 
         Args:
             name: name of the work, in the log and in the metric.
@@ -112,7 +117,8 @@ class Tasks:
             self.report_unexpected(name, scope, error)
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Log and count the exceptions that the event loop itself catches, such as those of a transport.
+        """Log and count from now on the exceptions that the event loop itself catches, such as those of a transport
+        (the loop's object for a socket).
 
         After an exception in a transport, the loop closes the connection of this transport.
         """

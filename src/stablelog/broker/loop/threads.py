@@ -26,7 +26,9 @@ ADD_INTERVAL_S = 0.05
 
 
 class EndOfWork(Enum):
-    """The type of END, the value that `next_in_thread` returns after the last piece of work."""
+    """The type of END, the value that stands for the end of an iterator or of a queue: `next_in_thread` returns it
+    after the last item.
+    """
 
     END = "end"
 
@@ -58,7 +60,8 @@ async def in_thread_to_its_end(
     """Run `work` in a thread, as `in_thread` does. If the caller is cancelled, wait nevertheless until the thread has
     ended.
 
-    This is for work that reads memory which the caller frees or uses again afterwards.
+    This is for work that reads memory of the caller: the caller frees the memory, or uses it again, when this call has
+    ended.
     """
     done = asyncio.get_running_loop().run_in_executor(threads, _with_freed_frames, work, *arguments)
     try:
@@ -82,7 +85,7 @@ async def in_thread(
     """Run `work` in a thread, and return its result or raise its exception.
 
     Args:
-        threads: the thread pool; None for that of the event loop.
+        threads: the thread pool; None for the default thread pool of the event loop.
         work: called in the thread.
         *arguments: passed to `work`.
     """
@@ -143,7 +146,7 @@ async def each_in_threads(
         thread_count_max: how many items are processed at a time, at most.
         work: called with an item.
         items: the items, in the order in which work on them starts.
-        thread_s: returns the processor time of the calling thread, in seconds.
+        thread_s: returns the processor time of the calling thread, in seconds. Tests pass a function of their own.
 
     Raises:
         BaseException: raised by `work`, if it is not an Exception.

@@ -1,4 +1,4 @@
-"""Turns: long work on the event loop is done in slices, and other tasks run between two slices.
+"""Turns: long work on the event loop is done in slices, one in each turn, and other tasks run between two turns.
 
 The first AT_ONCE_MAX items of some work are processed in one turn, however long it takes. This matters for
 transactions: the markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, and become durable
@@ -27,8 +27,8 @@ _next_turns: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]" = Weak
 
 
 class Turn:
-    """The turn of some long work on the event loop, with its time limit. The first turn begins when this object is
-    made.
+    """The present turn of some long work on the event loop: the slice that is done before other tasks run. A turn has a
+    time limit. The first turn begins when this object is made.
 
     Attributes:
         number: the number of turns that have ended.
@@ -56,7 +56,8 @@ class Turn:
 async def in_turns(
     items: Iterable[Item], *, at_once: int = 1, turn: Turn | None = None
 ) -> AsyncGenerator[Item]:
-    """Yield the items one by one. If the caller's work on them takes long, other tasks run between two items.
+    """Yield the items one by one. If the caller's work on the items takes long, it is divided into turns: other tasks
+    run between two items.
 
     If other tasks ran between two items, they also run after the last item. Otherwise the last slice and the caller's
     next work would block the event loop as one long piece.

@@ -1,1 +1,3 @@
-"""The way of a request from its connection to the handler of its API, and the check that its client has logged in."""
+"""From a request's bytes to its response: decoding, the check that the client has logged in, the call of the handler of
+the API, and encoding.
+"""

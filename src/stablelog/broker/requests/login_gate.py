@@ -1,7 +1,7 @@
 """The gate of listeners with SASL: it refuses requests of a client that has not logged in, or whose session has ended.
 
 As in Kafka, only ApiVersions, SaslHandshake and SaslAuthenticate are answered before the login. After the end of a
-session only a new authentication is answered. Any other request closes the connection.
+session only a new authentication is answered. A connection with any other request is closed.
 """
 
 import struct
@@ -40,7 +40,8 @@ class LoginGate:
         self._respond = respond
 
     async def respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Handle one request, or one SASL message without a request header.
+        """Handle one request of a client, or one SASL message without a request header: pass it on if it is allowed
+        now.
 
         Returns:
             The response; None if there is none, because the login has failed.
@@ -72,7 +73,7 @@ class LoginGate:
         return await self._respond(connection, frame)
 
     async def _bare_answer(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
-        """Answer a SASL message that old clients send without a request header.
+        """Answer a bare SASL message: one without a request header, as old clients send it.
 
         Returns:
             The mechanism's answer. None if the login has failed: as in Kafka, the connection is closed and no answer is

@@ -1,8 +1,9 @@
 """Router: decodes request frames, calls the handler of the API of each request, and encodes the response.
 
-A frame of any version is decoded into the newest version of its request. The handler returns the newest version of the
-response, which is encoded in the version of the request. This module imports the declarations and handlers of all APIs.
-The message classes of an API are imported at its first request.
+A frame of any version is decoded into the newest version of its request. The handler returns a response of the newest
+version, and the router encodes it in the version of the request. This module imports the declarations and handlers of
+all APIs. The message classes of an API (those of the library kio) are imported at its first request, because the import
+takes long.
 """
 
 import logging
@@ -37,7 +38,7 @@ class Router:
     """The router of one broker: it passes each request to the handler of its API and returns the encoded response.
 
     Attributes:
-        apis: the declaration of each API, by API key.
+        apis: the declaration of each API, by API key: its versions, its error codes and its message classes.
         handlers: the handler of each API, by API key.
     """
 
@@ -58,8 +59,8 @@ class Router:
     def respond(self, connection: Connection, frame: Buffer) -> Awaitable[Sequence[Buffer] | None]:
         """Handle one request. The result is None if the client expects no response.
 
-        On a listener with SASL, the request passes the login gate first. This method is not a coroutine itself, because
-        that would cost time for each request.
+        On a listener with SASL, the request passes the login gate first, which refuses requests of a client that has
+        not logged in. This method is not a coroutine itself, because that would cost time for each request.
 
         Raises:
             StablelogError: the broker does not support the API or its version, or the frame is not a valid request. The
@@ -154,8 +155,9 @@ class Router:
         return buffers
 
     async def _call_handler(self, api_key: int, request: Any, context: Context) -> Any:
-        """Call the handler of a request, and return its response. After an unexpected exception, check which changes
-        the handler has left incomplete, because the broker must not continue with them.
+        """Call the handler of a request, and return its response. After an unexpected exception, take the partition
+        offline whose append the handler has left incomplete, or stop the broker if the decision of a coordinator is
+        incomplete.
         """
         try:
             return await self.handlers[api_key](self._broker, request, context)
