@@ -33,7 +33,8 @@ CONTENT = re.compile(rb"0\n(\d{1,15})\n(\d{1,15})\n")
 
 
 class BrokerTime:
-    """The broker time of one data directory, and the file that keeps it.
+    """The broker time of one data directory, and the file that keeps it. Broker time measures durations, and never goes
+    back.
 
     Args:
         directory: the data directory.
@@ -75,7 +76,9 @@ class BrokerTime:
         return None if whole is None else (int(whole[1]), int(whole[2]))
 
     def clock_was_set(self) -> None:
-        """Trust the wall clock from now on, even if it is earlier than the time in the file: it was just set."""
+        """Record that the wall clock was set just now. From now on it is trusted, even if it is earlier than the time
+        in the file `broker-time`.
+        """
         self._least_ahead_ms = None
 
     def record(self) -> None:

@@ -14,7 +14,7 @@ from stablelog.errors import UsageError
 
 
 class DynamicSettings:
-    """The file of dynamic settings of one data directory.
+    """The file of the dynamic settings of one data directory: those that clients change while the broker runs.
 
     Args:
         writer: writes the file, such as the disk reserve, which can write on a full disk; the disk itself by default.
@@ -30,8 +30,8 @@ class DynamicSettings:
     def load_into(self, config: BrokerConfig) -> None:
         """Load the dynamic settings into a configuration. Nothing is written.
 
-        Settings of a group that contradict those with which the broker starts are accepted; `GroupOverrides.report`
-        names them.
+        The file may have settings of a consumer group that contradict the settings with which the broker starts. They
+        are accepted, and `GroupOverrides.report` names them.
 
         Raises:
             UnknownFormatError, DamageError: a later release has written the file; or the file is damaged.

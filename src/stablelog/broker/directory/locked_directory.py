@@ -29,7 +29,7 @@ class LockedDirectory:
     """A data directory that this broker has locked. It is created if it does not exist.
 
     Args:
-        writer: writes the directory's small files.
+        writer: writes the directory's small files: the disk, or the disk reserve, which can write on a full disk.
         clock: the broker's clock. Its broker time continues that of the last broker that used the directory.
         is_restoring: whether the caller is a restore, which has created and locked the directory.
 
@@ -38,7 +38,8 @@ class LockedDirectory:
         cluster_id: the id of the cluster that the directory belongs to; a new id for a new directory.
         node_id: the id of the broker that the directory belongs to.
         time: the broker time of the directory.
-        is_clean: whether the last broker that used the directory has stopped cleanly.
+        is_clean: whether the last broker that used the directory has stopped cleanly, so that its logs need no
+            recovery.
 
     Raises:
         UnavailableError: another broker uses the directory.
@@ -79,8 +80,8 @@ class LockedDirectory:
             raise
 
     def _read_meta(self, catalog: Catalog | None, config: BrokerConfig) -> tuple[str, int, bool]:
-        """Read the cluster id and the node id from `meta.properties`. An id that the file lacks is taken from the list
-        of topics or from the configuration, or is new.
+        """Read the cluster id and the node id of the data directory from the file `meta.properties`. An id that the
+        file lacks is taken from the list of topics or from the configuration, or is new.
 
         Returns:
             The cluster id, the node id, and whether the file is whole. If it is not, the caller writes it again.

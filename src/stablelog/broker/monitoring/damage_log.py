@@ -15,7 +15,9 @@ MESSAGES_MAX: Final = (
 
 
 class DamageLog:
-    """Logs the damaged data and the disk errors that requests find, each error once after the broker's start."""
+    """Logs the damaged data and the disk errors that requests find. A message is logged once, and not again until the
+    broker's next start or until `forget_message`.
+    """
 
     def __init__(self) -> None:
         self._logged: dict[str, None] = {}  # oldest first
@@ -25,7 +27,7 @@ class DamageLog:
 
         Args:
             error: the error of the request. Its message names the file.
-            failed: what could not be done; the log line begins with it.
+            failed: what could not be done, as a clause such as the default. The log line begins with it.
         """
         if not isinstance(error, DamageError | DiskError) or (message := str(error)) in self._logged:
             return
@@ -35,5 +37,7 @@ class DamageLog:
         log.error("%s: %s", failed, message)
 
     def forget_message(self, message: str) -> None:
-        """Let a message be logged again if the error recurs, because the file was read without the error meanwhile."""
+        """Forget that a message was logged, because its file was read without an error meanwhile. If the error comes
+        back, the message is logged again.
+        """
         self._logged.pop(message, None)

@@ -1,4 +1,6 @@
-"""Limited log: log lines that any client can cause, limited in number, so that no client can fill the disk with them."""
+"""Limited log: for log lines that any client can cause. Their number in a period is limited, so that no client can fill
+the disk with them.
+"""
 
 import logging
 from collections.abc import Callable
@@ -14,8 +16,8 @@ SHOWN_SIZE_MAX: Final = 200
 class LimitedLog:
     """Writes at most LINES_MAX log lines in each period of PERIOD_MS.
 
-    The first line of a later period says how many were left out. A message is cut after LINE_SIZE_MAX characters, and
-    control characters are escaped.
+    The first line of a later period says how many lines were left out. A message is cut after LINE_SIZE_MAX characters,
+    and control characters are escaped.
 
     Args:
         logger: where the lines are written.
@@ -52,8 +54,8 @@ def _one_line(text: str) -> str:
 
 
 def quote_for_log(text: str) -> str:
-    """Return text that a client has sent, for a log line: in quotes, with control characters escaped, and cut if it is
-    long.
+    """Return text that a client has sent, for a log line: in quotes, with control characters escaped, and shortened if
+    it is long.
     """
     cut = text if len(text) <= SHOWN_SIZE_MAX else f"{text[:SHOWN_SIZE_MAX]}..."
     return ascii(cut)

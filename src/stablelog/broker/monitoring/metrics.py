@@ -294,8 +294,8 @@ class Metrics:
 
 
 def _respond_503_if_late(app: Any) -> Any:
-    """Return a WSGI application that calls the one of prometheus_client. If the broker does not return its metrics in
-    time, the scrape gets status 503.
+    """Return a WSGI application that calls `app`, that of prometheus_client, and responds with status 503 if the broker
+    does not return its metrics in time.
     """
 
     def answer(environ: Any, start_response: Any) -> Any:

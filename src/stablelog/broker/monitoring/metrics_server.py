@@ -83,8 +83,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
 
 def _shut_down(request: socket.socket) -> None:
-    """Shut a connection down while its thread may be reading or writing: the thread gets an error, and closes the
-    socket.
+    """Shut a connection down from another thread than its own, which may be reading or writing. Its own thread then
+    gets an error, and closes the socket.
     """
     with contextlib.suppress(OSError):  # The client has closed it.
         request.shutdown(socket.SHUT_RDWR)

@@ -45,14 +45,17 @@ class ArrivingRequests:
         return self.since if self.claim is None else self.claim.since
 
     def free_space(self, inboxes: Inboxes) -> memoryview:
-        """Return the buffer for the next bytes: the rest of the frame, or the free part of the inbox."""
+        """Return the buffer into which the next bytes are received: the unfilled rest of the frame (the buffer of a
+        large request), or the free part of the inbox.
+        """
         if self._frame is None:
             return self.inbox.free_space(inboxes)
         assert self.claim is not None
         return self._frame[self._frame_filled : self.claim.held]
 
     def expect_large(self, claim: MemoryClaim) -> bool:
-        """Begin to receive the request in the inbox into a frame, because it is too large for the inbox.
+        """Move a request whose first bytes are in the inbox to a frame (a buffer for it alone), because it is too large
+        for the inbox. The rest of it arrives in the frame.
 
         Returns:
             True if the frame is open. False if the memory budget has too few bytes: the claim then waits, and the
@@ -94,7 +97,9 @@ class ArrivingRequests:
         return frame.toreadonly(), claim
 
     def has_room(self) -> bool:
-        """Whether more bytes may arrive in the frame. If not, the claim waits for memory of the budget."""
+        """Whether more bytes of the large request may arrive in its frame (buffer). If not, the request's claim waits
+        for memory of the memory budget.
+        """
         claim = self.claim
         assert claim is not None
         return self._frame_filled < claim.held or claim.budget.grow_claim(claim, self._frame_filled)

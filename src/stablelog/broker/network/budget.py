@@ -7,9 +7,10 @@ memory by announcing a large request that it does not send. The memory that a re
 *claim*.
 
 The bytes that have arrived stay in memory until the request is complete. If several incomplete requests shared the
-whole budget, none of them could ever be completed. A claim therefore grows only if all arriving requests could still be
-completed one after the other (the banker's algorithm). Waiting claims are served in the order in which they began to
-wait. They are served in several turns of the event loop, because clients decide how many of them there are.
+whole budget, none of them could ever be completed. A claim therefore takes more memory only if all arriving requests
+could still be completed one after the other (the banker's algorithm). Waiting claims are served in the order in which
+they began to wait. They are served in several turns of the event loop, because clients decide how many of them there
+are.
 
 Requests that arrive before the login of their client have a budget and small inboxes of their own. A client that has
 not logged in therefore takes no memory from other clients.
@@ -40,7 +41,9 @@ LOOK_S = 0.25  # The number of seconds between two checks for slow requests, whi
 
 
 class ClaimOwner(Protocol):
-    """The connection whose request has a claim of the memory budget."""
+    """The connection of a request that has a claim: memory that the request has taken from the memory budget, or waits
+    for.
+    """
 
     def resume_receiving(self) -> None:
         """Continue receiving the request. The budget calls this method when it has granted the bytes that the claim
@@ -66,8 +69,8 @@ class MemoryClaim:
         size: bytes of the whole request.
         held: bytes that the claim has taken from the budget.
         arrived: bytes of the request that have arrived.
-        since: while the request arrives: the time at which it began to arrive, moved forward by the time that it has
-            waited for memory. After that: the time at which it was complete.
+        since: while the request arrives: the time at which it began to arrive, plus the time that it has waited for
+            memory. Once the request is complete: the time at which it became complete.
         mark: (arrived bytes, time) at the last check whether the request arrives fast enough. Such checks are made only
             while other claims wait.
         is_whole: whether the request is complete, so that only its response is pending.
@@ -96,10 +99,11 @@ class MemoryClaim:
 
 
 class CompletionOrder:
-    """An order in which all arriving requests can be completed: the request that lacks the fewest bytes first.
+    """The order in which all arriving requests can be completed within the memory budget: the request that lacks the
+    fewest bytes first. A request lacks the bytes of its size that it has not taken from the budget yet.
 
-    A request that is completed returns its bytes to the memory budget, and the requests after it can use them. The
-    order is possible if each request, when its turn comes, finds as many free bytes as it lacks.
+    A request that is completed returns its bytes to the budget, and the requests after it can use them. The order is
+    possible if each request, when its turn comes, finds as many free bytes as it lacks.
 
     Args:
         arriving: the claims of incomplete requests that hold bytes of the budget already.
@@ -117,7 +121,8 @@ class CompletionOrder:
         self._spare = list(accumulate(map(operator.sub, self._free, self._rests), min, initial=size_max))
 
     def allows_growth(self, claim: MemoryClaim, more: int) -> bool:
-        """Return whether all arriving requests can still be completed after `claim` has taken `more` bytes.
+        """Return whether all arriving requests can still be completed, in the order of this object, after `claim` (the
+        memory of one of them) has taken `more` bytes.
 
         The claim then lacks `more` bytes less, so it may move to an earlier place in the order. The answer follows from
         three kinds of request:
@@ -227,8 +232,8 @@ class MemoryBudget:
         self._rest -= more
 
     def _has_room(self, claim: MemoryClaim) -> bool:
-        """Return whether this claim may take as many bytes as its `target` says: all arriving requests can still be
-        completed afterwards.
+        """Return whether a claim may grow to its `target`, the number of bytes that it is to hold: whether the budget
+        has the bytes, and all arriving requests can still be completed afterwards.
         """
         more = claim.target - claim.held
         if more > self.left:
@@ -241,7 +246,8 @@ class MemoryBudget:
         return self._completions.allows_growth(claim, more)
 
     def mark_complete(self, claim: MemoryClaim, *, is_quick: bool) -> None:
-        """Record that a request has arrived completely and that work on it begins.
+        """Mark the claim of a request (its memory) as complete: all bytes of the request have arrived, and work on it
+        begins.
 
         Args:
             claim: the claim of the request. It holds memory for all its bytes.
@@ -266,9 +272,9 @@ class MemoryBudget:
         self._serve_soon()
 
     def _serve_soon(self) -> None:
-        """Grant memory to waiting claims in the next turn of the event loop.
+        """In the next turn of the event loop, grant memory to the claims (requests that take memory) that wait for it.
 
-        If more claims are released before that turn, it serves the waiting claims once for all of them.
+        If the memory of more requests is returned before that turn, the waiting claims are served only once.
         """
         if self._waiting and not self._serves:
             self._serves = True
@@ -297,8 +303,8 @@ class MemoryBudget:
                 return
 
     def _close_overdue(self) -> None:
-        """Close connections whose requests arrive too slowly or keep their memory too long, if a claim waits for
-        memory.
+        """If a request waits for memory of the budget, close those connections whose requests arrive too slowly, or
+        keep their memory too long after they were complete. Then check again after LOOK_S seconds.
         """
         self._looks = bool(self._waiting)
         if not self._looks:

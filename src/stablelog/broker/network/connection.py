@@ -54,8 +54,9 @@ class Connection(asyncio.BufferedProtocol):
         on_made: called with the connection and its transport. If it raises ValueError, the connection is closed.
 
     Attributes:
-        decoding: decodes the requests in the order in which they arrived.
-        appending: a lock that a request holds while it makes its changes, so that these keep the order of requests.
+        decoding: decodes the requests in the order in which they arrived, the long ones in a thread.
+        appending: a lock that a request holds while it appends records or makes other changes, so that the changes have
+            the order of the requests.
     """
 
     def __init__(
@@ -128,7 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         return self.background.later("connection", delay_s, callback, scope=self.scope)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Clean up after the connection was lost. As in Kafka, Produce requests with acks=0 are still appended.
+        """Clean up after the connection was lost, and cancel the requests that are being processed. As in Kafka, the
+        records of Produce requests with acks=0 are still appended.
 
         The connection counts as open until its requests have ended, because they take memory: otherwise clients that
         connect, send and leave could use more memory than the limits allow. The stop of the broker waits for it, too.
@@ -191,7 +193,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._in_flight.tasks
 
     def drain(self) -> None:
-        """Accept no more requests. Requests that have not begun are dropped.
+        """Accept no more requests, and drop those that have arrived but have not begun. The requests in flight are
+        completed.
 
         Bytes that arrive later are read and dropped. If the broker closed a socket with unread bytes, the operating
         system would reset the connection, and the client would lose the responses that it has not read yet.
@@ -201,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drop_arriving()
 
     def _drop_arriving(self) -> None:
-        """Drop the requests that have not begun, and all bytes that arrive from now on."""
+        """Drop the requests that have arrived but have not begun, and all bytes that arrive from now on."""
         self._arriving.drop()
         if self._intake is not states.DROPPING:
             was_paused = self._intake not in states.READ
@@ -235,7 +238,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @contained
     def buffer_updated(self, nbytes: int) -> None:
-        """Process `nbytes` bytes that have arrived in the buffer that `get_buffer` returned."""
+        """Process `nbytes` bytes that have arrived in the buffer of the last `get_buffer`. The event loop calls this
+        method.
+        """
         arriving = self._arriving
         if self._intake is states.DROPPING:
             arriving.inbox.clear()
@@ -249,7 +254,9 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading(states.LARGE_ROOM)
 
     def _split_inbox(self) -> None:
-        """Begin the complete requests in the inbox, until one of them has to wait."""
+        """Begin the complete requests in the inbox (the buffer for small requests), until one of them has to wait, for
+        example for memory or for the next turn of the event loop.
+        """
         arriving, inbox = self._arriving, self._arriving.inbox
         at = begun = 0
         while self._intake is states.READING and inbox.filled - at >= LENGTH.size:
@@ -404,7 +411,9 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def _hold_reading(self) -> None:
-        """Stop reading from the socket until `_resume_reading` is called. Has no effect if reading is stopped already."""
+        """Stop reading from the socket, so that no more requests arrive, until `_resume_reading` is called. Has no
+        effect if reading is stopped already.
+        """
         if self._intake is states.READING:
             self._pause_reading(states.HELD)
         elif self._intake is states.LARGE:
@@ -416,7 +425,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        """Read from the socket again, unless a mute, unread responses or many requests in flight forbid it."""
+        """Read from the socket again, unless a reason not to read is left: the client is above a quota (the connection
+        is muted), leaves responses unread, or has too many requests in flight.
+        """
         is_held = self._intake is states.HELD
         if (
             not (is_held or self._intake is states.LARGE_HELD)

@@ -46,7 +46,8 @@ class ConnectionLimits:
         receive_ms_max: the time in which a request must arrive, or the client must log in.
         listener: the name of the listener.
         listener_count_max: the number of connections of this listener; None for no limit of its own.
-        host_count_max: the number of connections of single addresses, in place of `connection_count_per_host_max`.
+        host_count_max: the number of open connections by address, for addresses that have a limit of their own in place
+            of `connection_count_per_host_max`.
         arrive: counts a new connection from a host, and decides when it is served.
         log_close: logs why a connection is closed. Called with the address and port of the client, and the reason.
     """
@@ -76,7 +77,8 @@ class ConnectionLimits:
         return ms / 1000
 
     def request_sizes(self, login: "Login | None") -> tuple[int, int]:
-        """Return (the least, the greatest) number of bytes that the next request of a connection may have.
+        """Return a pair for the next request of a connection: the least and the greatest number of bytes that it may
+        have.
 
         Before the client has logged in, the greatest number is smaller. While the client may send SASL messages without
         request headers, the least number is 0, because such a message may be shorter than a header.
@@ -122,8 +124,7 @@ def peer_addresses(transport: asyncio.BaseTransport) -> tuple[str, str]:
 def limit_reached(
     open_connections: Collection[OpenConnection], limits: ConnectionLimits, host: str
 ) -> str | None:
-    """Return which limit of connections a new connection from `host` would exceed, for the log; None if it may be
-    opened.
+    """Return the limit that a new connection from `host` would exceed, in words for the log; None if it may be opened.
     """
     own = limits.listener_count_max
     per_host = limits.host_count_max.get(host, limits.connection_count_per_host_max)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 
 class Life(Enum):
-    """Whether a connection accepts requests, and how it ends."""
+    """The life of a connection: whether it accepts requests, and how it ends."""
 
     CONNECTING = 1  # The connection has no transport yet.
     OPEN = 2  # Requests are accepted.
@@ -27,7 +27,7 @@ class Life(Enum):
 
 
 class Intake(Enum):
-    """What happens to the bytes that the client sends."""
+    """The intake of a connection: what happens to the bytes that the client sends."""
 
     READING = 1  # They arrive in the inbox, and complete requests are begun.
     HELD = 2  # Not read: the client is muted, leaves responses unread, or has too many requests in flight.

@@ -1,4 +1,6 @@
-"""Containment of callbacks: an unexpected exception in a callback of a connection fails only that connection."""
+"""Containment of callbacks: if a callback of a connection raises an unexpected exception, only this connection is
+closed.
+"""
 
 import functools
 from collections.abc import Callable

@@ -13,7 +13,8 @@ NO_BUFFER: Final = memoryview(b"")
 
 
 class Inboxes:
-    """The unused buffers of one size, which the inboxes of all connections share.
+    """The unused buffers of one size, which the inboxes of all connections share. An inbox is the place of a connection
+    where small requests arrive, and takes a buffer only while it needs one.
 
     Args:
         size: bytes of a buffer.
@@ -38,7 +39,7 @@ class Inboxes:
 
 
 class Inbox:
-    """The inbox of one connection.
+    """The inbox of one connection: the bytes that have arrived of small requests, and of the beginning of a large one.
 
     Attributes:
         buffer: the buffer; empty while the inbox has none.
@@ -56,8 +57,9 @@ class Inbox:
         """Return the free part of the buffer, into which the next bytes are received.
 
         Args:
-            inboxes: the unused buffers. If these are others than before, because the client has logged in, the inbox
-                changes to a buffer of their size, which must not be smaller.
+            inboxes: the unused buffers, from which the inbox takes one if it has none. The buffers for clients that
+                have logged in are at least as large as those before the login. If the present buffer is one of before
+                the login, it is replaced by one of `inboxes`.
         """
         if self._owner is not inboxes:
             buffer = inboxes.take_buffer()

@@ -39,7 +39,7 @@ class RequestDecoder:
         """Return whether a request may be decoded on the event loop, because `decode_request` takes little time for it.
 
         This is so for a small request, and for a Produce request of few topics. If an earlier request of the connection
-        is still being decoded, the result is False, so that the requests keep their order.
+        is still being decoded, the result is False: the request must then wait for its turn in `decode_in_order`.
         """
         if self._count:
             return False
@@ -119,8 +119,8 @@ async def encode_without_blocking(
 
 
 def _entry_count(message: Any) -> int:
-    """Return the number of entries of a message, nested ones included. A number above ENTRY_COUNT_MAX is only a lower
-    bound, because the count stops there.
+    """Return the number of entries in the arrays of a message, nested arrays included. The count stops above
+    ENTRY_COUNT_MAX, so that a greater result is only a lower bound.
     """
     count = 0
     for name in _field_names(message.__class__):

@@ -1,4 +1,6 @@
-"""Mute: a time in which a connection begins no requests, because its client is above a quota (KIP-219)."""
+"""Mute: a time in which a connection begins no requests, because its client is above a quota, such as a limit of bytes
+per second (KIP-219).
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -46,7 +48,9 @@ class Mute:
         self._timer = self._later(ms / 1000, self._end)
 
     def cancel(self) -> None:
-        """End the mute without calling `on_end`, because the connection is closed."""
+        """End the mute (the time in which the connection begins no requests) without calling `on_end`, because the
+        connection is closed.
+        """
         if self._timer is not None:
             self._timer.cancel()
         # The functions belong to the connection. Without them, the connection is freed as soon as nobody uses it.

@@ -35,7 +35,8 @@ def is_produce(frame: Buffer) -> bool:
 def is_one_way(frame: Buffer) -> bool:
     """Return whether a frame is a Produce request with acks=0, so that its client expects no response.
 
-    Only the form that clients use is recognised: no transactional id, and no tagged fields in the request header.
+    Only requests without a transactional id and without tagged fields in the request header are recognised: clients
+    send acks=0 only in this form.
     """
     if not is_produce(frame) or len(frame) < TO_CLIENT_ID.size:
         return False

@@ -8,7 +8,7 @@ from stablelog.wire.api import Api
 
 
 class RequestRouter(Protocol):
-    """Finds the API of a request, and computes the response."""
+    """Passes each request to the handler of its API, and returns the encoded response."""
 
     @property
     def apis(self) -> Mapping[int, Api]:

@@ -47,8 +47,8 @@ class RequestsInFlight:
         """Cancel the tasks of the requests.
 
         Args:
-            keeps_one_way: whether Produce requests with acks=0 go on. Their clients expect no response, so that a
-                client may have left before its request was processed.
+            keeps_one_way: whether to spare Produce requests with acks=0. Their clients expect no response, and may
+                disconnect before the request is processed.
         """
         for task, (frame, _) in self._requests.items():
             if not (keeps_one_way and is_one_way(frame)):

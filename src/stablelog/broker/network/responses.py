@@ -21,7 +21,7 @@ class QueuedResponse:
     the order of the requests.
 
     Attributes:
-        done: whether the response is computed, so that it can be sent when the responses before it are sent.
+        done: whether the response is computed. It is sent after all responses before it in the queue.
         buffers: the bytes of the response; None if the client expects no response.
     """
 
@@ -37,7 +37,8 @@ class Responses:
 
     Attributes:
         state: whether responses can be sent.
-        unblocked: an event that is set unless the client leaves too many response bytes unread.
+        unblocked: an event that is set while responses may be sent. It is not set while the client leaves too many
+            response bytes unread.
         blocked_since: when the client last began to leave too many bytes unread, in seconds of the event loop.
     """
 
@@ -60,7 +61,9 @@ class Responses:
         return not self._answers and not self._unsent
 
     def add_response(self) -> QueuedResponse:
-        """Add an empty entry for the response to a new request to the end of the queue, and return the entry."""
+        """Add an entry for the response to a new request to the end of the queue, and return it. The response is put
+        into the entry when it is computed.
+        """
         answer = QueuedResponse()
         self._answers.append(answer)
         return answer
@@ -69,8 +72,8 @@ class Responses:
         """Send the responses that are ready, until the client has too many unread bytes.
 
         Returns:
-            Whether more is to be sent in the next turn of the event loop. The caller then calls `end_turn`, and this
-            method again.
+            Whether ready responses are left for the next turn of the event loop. In that turn the caller calls
+            `end_turn`, and then this method again.
         """
         size = 0
         while self.state is states.READY:
@@ -126,8 +129,8 @@ class Responses:
 
 
 def _split_for_writes(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """Split or join the buffers of a response into parts of about WRITE_SIZE bytes, one for each write to the
-    transport.
+    """Split or join the buffers of a response into parts of about WRITE_SIZE bytes. Each part is one write to the
+    transport, the event loop's object for the socket.
 
     Yields:
         The buffers of one part.

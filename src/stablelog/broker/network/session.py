@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Session:
-    """The client of a connection, as the handlers of its requests see it.
+    """The session of one connection: what the handlers of its requests know of the client.
 
     Attributes:
         listener: the listener on which the client has connected.

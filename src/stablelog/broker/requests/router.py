@@ -38,7 +38,7 @@ class Router:
     """The router of one broker: it passes each request to the handler of its API and returns the encoded response.
 
     Attributes:
-        apis: the declaration of each API, by API key: its versions, its error codes and its message classes.
+        apis: the declaration of each API, by API key: its versions, and the rights and error codes that it uses.
         handlers: the handler of each API, by API key.
     """
 

@@ -1,4 +1,4 @@
-"""Watch of the machine's wall clock: a step of the clock is logged.
+"""Watch of the machine's wall clock: logs each step of the clock (that it was set).
 
 A clock may be set while the broker runs: by NTP shortly after the machine's start, by an administrator, or by a
 hypervisor. docs/operating.md, "Clocks" says what the broker does then.
@@ -21,11 +21,13 @@ RECORD_EVERY = 60  # The number of looks at the clock between two writes of `bro
 
 
 class ClockWatch:
-    """Compares the wall clock with broker time once a second.
+    """Compares the wall clock once a second with broker time, which never goes back and does not jump when the clock is
+    set.
 
     Args:
         clock: the broker's clock.
-        time: the broker time of the data directory. It is recorded at once when the clock was set.
+        time: the broker time of the data directory. When the wall clock was set, the broker time is written at once to
+            its file, together with the new wall clock.
     """
 
     def __init__(self, clock: Clock, time: BrokerTime) -> None:

@@ -128,8 +128,8 @@ class Compactor:
 
 
 def _next_finished(steps: Iterator[Cleaned | None]) -> Cleaned | None:
-    """Do the next piece of a compaction. Return the compacted segment that is finished then; None after the last
-    one.
+    """Do the next pieces of a compaction, until a compacted segment is finished. Return this segment; None if the
+    compaction has ended.
     """
     began = time.perf_counter()
     for cleaned in steps:

@@ -134,17 +134,18 @@ class Maintenance:
                 await asyncio.sleep(0)  # Let requests be served before the next slice of ids.
 
     async def trim_at_stop(self) -> None:
-        """Trim the logs of all coordinators, so that the next start replays their live state and little more.
+        """Trim the logs of all coordinators (write what they still need to the end of the log, and delete the log
+        before it), so that the next start reads little more than their live state.
 
-        The caller stops the broker afterwards. A log that cannot be trimmed soon is left as it is.
+        The caller stops the broker afterwards. A log that cannot be trimmed within a short time is left as it is.
         """
         with contextlib.suppress(TimeoutError, StablelogError):
             async with asyncio.timeout(STOP_TRIM_S):
                 await self.trim_logs(lambda journal: journal.demand_checkpoint())
 
     async def trim_logs(self, chooses: Callable[[Journal], bool] = lambda journal: journal.has_grown) -> None:
-        """Trim the logs of all coordinators whose logs have grown enough, or only of those logs for which `chooses`
-        returns True.
+        """Trim the logs of the coordinators: delete what a coordinator no longer needs. By default the logs that have
+        grown enough are trimmed; otherwise those for which `chooses` returns True.
         """
         for group in self._transactions:
             if chooses(group.journal):
@@ -153,18 +154,18 @@ class Maintenance:
             await self.trim(self._groups.journal, self._groups.coordinator.table.live_state)
 
     async def trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
-        """If a coordinator's log has grown, write a checkpoint of the coordinator's state and delete the log before
-        it.
+        """If a coordinator's log has grown, write a checkpoint of the coordinator's state and delete the log before it.
 
         The log is trimmed only once all partitions are durable: until then a crash may lose a marker in a partition,
-        and recovery needs the decision in the log to write the marker again. Nothing is trimmed while a partition has
-        failed or lacks markers of earlier decisions, because the checkpoint does not contain these decisions any more.
+        and recovery then needs the decision in the log to write the marker again. Nothing is trimmed while a partition
+        has failed or lacks markers of earlier decisions, because the checkpoint does not contain these decisions any
+        more.
 
         The checkpoint of the offsets log repeats the records of open transactions, at new offsets. After a start, the
         first offset of an open transaction shows whether a decision in the commit log is about this transaction or
-        about an earlier one (see `MarkerOrder.decides`). Suppose that a transaction was decided before its records were
-        repeated. If the trim left only the repeated records, they would seem to belong to a later transaction. So the
-        log is trimmed only when the markers of these decisions are durable.
+        about an earlier one (see `MarkerOrder.decides`). Suppose that the commit or abort of a transaction was decided
+        before its records were repeated. If the trim left only the repeated records, they would seem to belong to a
+        later transaction. So the log is trimmed only when the markers of all such decisions are durable.
 
         Args:
             journal: the log of the coordinator.
@@ -207,7 +208,9 @@ class Maintenance:
     # -- partitions --------------------------------------------------------------------------------------------
 
     async def apply_retention(self) -> None:
-        """Delete old segments of each partition, as its retention settings for time and size demand."""
+        """Apply the retention settings of each partition: delete the old segments that they no longer keep, because of
+        their age or of the size of the log.
+        """
 
         async def apply(partition: Partition) -> None:
             prune = partial(
@@ -223,7 +226,9 @@ class Maintenance:
         await self._each_partition("retention", apply, internal=False)
 
     async def expire_producers(self) -> None:
-        """Remove producers that have not written for long from the producer state of every partition."""
+        """Expire producers: remove those that have not written for long from the producer state (last sequence numbers
+        and epochs) of every partition.
+        """
 
         async def expire(partition: Partition) -> None:
             for _ in partition.deletion.expire_producers(self._clock.now_ms()):
@@ -286,8 +291,8 @@ class Maintenance:
     # -- the full disk -----------------------------------------------------------------------------------------
 
     async def tend_reserve(self) -> None:
-        """Write coordinator records that wait for disk space. While the disk is full, free space and restore the
-        reserve file.
+        """Write the records of coordinators that wait for disk space. While the disk is full, free space, and write the
+        disk reserve (a file whose space the broker has used meanwhile) to its whole size again.
         """
         self.retry()
         if self._reserve.is_full:
@@ -302,8 +307,8 @@ class Maintenance:
         await self._opening.reopen_failed()
 
     async def restore_reserve(self) -> bool:
-        """Restore the reserve file, as far as there is space. Then write the waiting coordinator records, before
-        clients may write.
+        """Restore the reserve file (the file whose space the broker frees when the disk is full), as far as there is
+        space. Then write the records of coordinators that wait for disk space, before clients may write.
 
         Returns:
             Whether clients' writes are accepted now. If there is no space for the waiting records, the disk counts as

@@ -1,10 +1,10 @@
 """Background proofs (checks) of log files. A start of the broker does not check these files, and a request must not
 read them before they are checked.
 
-A *proof* checks a log file's batch headers. A read of an unproven segment raises UnprovenError. The fetch requests the
-proof and waits for at most its max wait. The proof continues after the fetch has ended, so that a retry finds it
-complete.
-Several proofs advance together: each gets one piece of work in turn.
+A *proof* checks a log file's batch headers. A read of an unproven segment raises UnprovenError. The handler of the
+fetch requests the proof of the segment, and waits for it at most for the `max_wait_ms` of the fetch. The proof
+continues after the fetch has ended, so that a retry finds it complete. Several proofs advance together: the thread does
+one piece of each proof in turn.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Proofs:
         return proof.done
 
     def start(self) -> None:
-        """Start a task that carries out the requested proofs until the broker stops."""
+        """Start a task that carries out the requested proofs (checks of log files) until the broker stops."""
         self._tasks.start("proofs", self._run)
 
     async def _run(self) -> None:

@@ -1,9 +1,9 @@
 """Scrub: reads all segments in the background and checks the CRC of every batch.
 
-The proof at the first read after a start checks only batch headers. The scrub finds bytes that the disk has changed in
-batch bodies, and in segments that no request has read. A fetch may return a damaged batch until the scrub has read the
-batch. From then on the broker refuses fetches of the batch. The scrub logs each damaged batch with its file and offset,
-and counts it in a metric.
+At the first read of a segment after a start, its proof checks only the batch headers. The scrub finds bytes that the
+disk has changed in batch bodies, and in segments that no request has read. A fetch may return a damaged batch until the
+scrub has read the batch. From then on the broker refuses fetches of the batch. The scrub logs each damaged batch with
+its file and offset, and counts it in a metric.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ class Scrub:
         self.read_size = 0
 
     def start(self) -> None:
-        """Scrub, pass after pass, while the rate is not 0. The first pass begins at once."""
+        """Start a task that scrubs (checks the CRC of all batches), pass after pass, while the rate is not 0. The first
+        pass begins at once.
+        """
         if self._rate():
             self._tasks.every("scrub", PASS_PAUSE_S, self.scrub_all, first_at_once=True)
 
@@ -127,7 +129,7 @@ class Scrub:
             await self._pause(piece)
 
     async def _pause(self, size: int) -> None:
-        """Wait until the scrub may continue after `size` bytes, at the permitted rate."""
+        """Pause after a read of `size` bytes, for as long as the permitted rate of bytes per second demands."""
         await asyncio.sleep(size / max(self._rate(), 1))
 
     def close(self) -> None:
