@@ -124,7 +124,8 @@ def peer_addresses(transport: asyncio.BaseTransport) -> tuple[str, str]:
 def limit_reached(
     open_connections: Collection[OpenConnection], limits: ConnectionLimits, host: str
 ) -> str | None:
-    """Return the limit that a new connection from `host` would exceed, in words for the log; None if it may be opened.
+    """Return the limit that a new connection from `host` would exceed, in words for the log; None if the connection may
+    be opened.
     """
     own = limits.listener_count_max
     per_host = limits.host_count_max.get(host, limits.connection_count_per_host_max)

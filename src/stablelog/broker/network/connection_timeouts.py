@@ -60,7 +60,8 @@ class ConnectionTimeouts:
         self.last_request_at = self._loop.time()
 
     def begin(self) -> None:
-        """Begin to check whether the connection is idle or its login takes too long, because the client has connected.
+        """Begin to check whether the connection is idle, or its login takes too long, because the client has
+        connected.
         """
         if self._connection is not None:
             first_check_s = self._limits.first_check_s(has_login=self._session.login is not None)
