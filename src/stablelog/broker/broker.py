@@ -1,7 +1,7 @@
 """The broker: the open partitions and the coordinators of one data directory, its start and its stop.
 
 The broker locks the data directory and connects each coordinator with its log. The broker has no socket: the server, or
-a test, passes requests to the handlers of `broker.apis`, which work on the broker.
+a test, calls the handlers of `broker.apis` with the broker and a request.
 """
 
 import asyncio
@@ -277,8 +277,8 @@ class Broker:
         self.tiering.start(self.node_id)
 
     async def open_partitions(self) -> None:
-        """Open all partitions and write the transaction markers that they lack, without the other background work of
-        `start`.
+        """Open all partitions and write the markers of decided transactions that they lack, without the other
+        background work of `start`.
 
         This is for a program that only reads the data directory, and then stops the broker.
         """
@@ -300,13 +300,13 @@ class Broker:
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """Make a newly opened partition usable: write the transaction markers that it lacks, and wake the requests that
-        wait for the partition.
+        """Make a newly opened partition usable: write the markers of decided transactions that it lacks because of a
+        crash, and wake the requests that wait for the partition.
 
         Args:
             partition: the open partition.
-            failed: the partition that it replaces, which had failed because the disk was full; None if it was opened
-                for the first time since the broker's start.
+            failed: the earlier object of the same partition, which had failed because the disk was full; None if the
+                partition was opened for the first time since the broker's start.
         """
         if failed is None:
             # Before clients can write, end the transactions that a crash left open: write the markers that they lack.
@@ -318,7 +318,8 @@ class Broker:
         self.long_polls.wake(partition)
 
     async def _end_work(self, topic_name: str) -> None:
-        """Wait until no thread reads or writes open partitions of a topic.
+        """End the compaction of a topic and its copying to an object store, and wait until no thread reads or writes
+        its open partitions.
 
         The caller can then remove their files: until its next await, no thread begins to read or write them.
         """
@@ -336,8 +337,8 @@ class Broker:
         """Take a partition offline, and log the first failure of the partition.
 
         If the partition failed because the disk is full, it is reopened when the disk has space. After any other
-        failure it stays offline until the broker restarts. A failure of a coordinator's log stops the broker. This
-        method may be called several times for one partition, once for each piece of work that fails.
+        failure it stays offline until the broker restarts. If the partition is a coordinator's log, the broker stops.
+        This method may be called several times for one partition, once for each piece of work that fails.
         """
         partition.availability.mark_failed(why)
         if partition in self._offline:
@@ -360,7 +361,8 @@ class Broker:
             self.tasks.stop_broker(failed)
 
     def check_after_fault(self) -> None:
-        """Find the changes that an unexpected exception in a request has left incomplete, and stop using their data.
+        """After an unexpected exception (a fault) in a request, find the changes that it has left incomplete, and stop
+        using the data of these changes.
 
         A partition with an incomplete append goes offline. A coordinator with an incomplete decision stops the broker:
         the decision is in memory and not in the coordinator's log, so clients could be told of a commit that a restart
@@ -403,8 +405,8 @@ class Broker:
         self.partitions.reconfigure()
 
     async def run_batch_work(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Run `work`, which decodes a large batch, in the thread for such work. Return its result or raise its
-        exception.
+        """Run `work`, which processes large batches, in the one thread that the broker has for this. Return its result
+        or raise its exception.
 
         The thread runs one piece of work at a time; the others wait in the order of the calls.
         """

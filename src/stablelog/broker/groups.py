@@ -1,4 +1,4 @@
-"""The consumer groups of the broker: executes the decisions of the group coordinator.
+"""The consumer groups of the broker: carries out the decisions of the group coordinator.
 
 The records of a decision are appended to the offsets log (`__consumer_offsets`). The responses of a decision are sent
 once the log is durable up to these records. These may also be responses to earlier requests of other members, which
@@ -67,15 +67,16 @@ class BrokerGroups:
         self.set_timer()
 
     async def carry_out_decision(self, decision: GroupDecision[Any]) -> Any:
-        """Append the records of a decision to the offsets log, wait until they are durable, and return the decision's
-        response to its request.
+        """Append the records of a decision to the offsets log, wait until they are durable, and return the response to
+        the request that the coordinator has decided.
         """
         self.apply_decision(decision)
         await self.wait_until_durable()
         return decision.answer
 
     def assign_soon(self, group_id: str, topics: TopicLookup) -> None:
-        """Compute the target assignment of a group in a thread, if one is due whose computation takes long.
+        """Compute the target assignment of a group (which member gets which partitions) in a thread, if the group needs
+        a new one and its computation takes long.
 
         Args:
             group_id: a group of the consumer group protocol (KIP-848).
@@ -107,7 +108,9 @@ class BrokerGroups:
             self.journal.run_effects()
 
     def new_token(self) -> Token:
-        """Return a token for a request that must wait, such as JoinGroup: a future that gets the response."""
+        """Return a token, by which the group coordinator names a request that must wait, such as JoinGroup. The token
+        is a future that gets the response.
+        """
         return asyncio.get_running_loop().create_future()
 
     async def wait_for_response(self, token: Token) -> Any:
@@ -144,8 +147,8 @@ class BrokerGroups:
         self.set_timer()
 
     def _apply_ended_soon(self) -> None:
-        """Apply the offsets of ended transactions in further turns of the event loop, if there are too many for one
-        turn.
+        """Apply the offsets of ended transactions: commit or drop them. If there are too many for one turn of the event
+        loop, the rest is applied in further turns.
         """
         if not self._is_settling and not self.coordinator.table.offsets.is_all_applied:
             self._is_settling = True

@@ -13,7 +13,7 @@ from stablelog.env.disk import Disk
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
-    """The objects that the parts of one broker share. Each part stores those that it uses.
+    """The runtime of one broker: the objects that its parts share. Each part keeps references to those that it uses.
 
     Attributes:
         config: the settings of the broker.
@@ -22,7 +22,7 @@ class Runtime:
         clock: broker time, and the wall clock.
         reserve: reports whether the disk is full, and frees disk space for work that must succeed then.
         tasks: starts background work, runs the work of a request to its end, and handles unexpected exceptions.
-        flush: makes appended batches durable.
+        flush: makes appended batches durable, with one fsync for all that wait.
     """
 
     config: BrokerConfig

@@ -43,12 +43,13 @@ class Server:
         directory: the data directory.
         disk: the disk of the data directory.
         clock: the broker's clock.
-        stopping: an event that the server sets when a failure forces it to stop, and that the caller waits for.
+        stopping: an event that the server sets when a failure forces it to stop. The caller waits for the event, and
+            then stops the server.
 
     Attributes:
         connections: the open connections.
         open_listeners: the listeners that accept connections.
-        failure: the error that stops the server; None while it runs, and if a signal stops it.
+        failure: the error that has stopped the server; None while it runs, and if a signal has stopped it.
 
     Raises:
         StablelogError: the broker cannot start. The errors are those of `Broker`.
@@ -204,7 +205,7 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
     Args:
         config: the broker's settings.
         directory: the data directory.
-        ready: called with host and port once connections are accepted.
+        ready: called with the advertised host and the port of the first listener, once connections are accepted.
 
     Raises:
         UnavailableError: the address or the directory is in use or cannot be used, or the disk failed.

@@ -93,7 +93,9 @@ class TopicChanges:
         await self._make_partitions(topic, range(topic.partition_count, partition_count))
 
     async def _make_partitions(self, topic: Topic, indexes: Sequence[int]) -> None:
-        """Create partitions in a thread, add them to the list of topics, and end the reservation of the topic."""
+        """Create partitions in a thread, and add them to the topic in the list of topics. Then end the reservation of
+        the topic's name, by which no other request could change the topic meanwhile.
+        """
 
         async def make() -> None:
             try:
@@ -124,7 +126,9 @@ class TopicChanges:
         await self._tasks.run_for_request("deleting a topic", partial(self._delete, topic))
 
     async def _set_directories_aside(self, topic: Topic) -> None:
-        """Rename the directories of a deleted topic, also on a full disk. A later task removes them."""
+        """Set the directories of a deleted topic aside: rename them, also on a full disk, so that their paths are free.
+        A task of the broker removes them later.
+        """
         rename = partial(self._topic_files.set_aside, topic)
         try:
             await self._reserve.attempt_in_thread(None, rename, frees=True)

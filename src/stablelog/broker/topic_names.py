@@ -24,7 +24,7 @@ def check_not_reserved(name: str) -> None:
     """Refuse a name for a new topic if it is, or may later become, the name of an internal topic.
 
     Raises:
-        RefusedError: the name is reserved; the error code is invalid_topic_exception.
+        RefusedError: the name is reserved; the error has the code INVALID_TOPIC_EXCEPTION.
     """
     # The name of a commit log with `_` in place of `.` is refused, too: in metrics the two names would be equal.
     if is_internal(name) or without_dots(name).startswith(f"{TRANSACTION_STATE_TOPIC}_"):
@@ -38,7 +38,7 @@ def check_clients_may_write(name: str) -> None:
     """Refuse a client's write to an internal topic, or its change or deletion.
 
     Raises:
-        RefusedError: the topic is internal; the error code is invalid_topic_exception.
+        RefusedError: the topic is internal; the error has the code INVALID_TOPIC_EXCEPTION.
     """
     if is_internal(name):
         raise RefusedError(
@@ -51,7 +51,7 @@ def check_topic_name(name: str) -> None:
     """Refuse a topic name that is not valid in Kafka.
 
     Raises:
-        RefusedError: the name is not valid; the error code is invalid_topic_exception.
+        RefusedError: the name is not valid; the error has the code INVALID_TOPIC_EXCEPTION.
     """
     if not is_topic_name(name):
         raise RefusedError(

@@ -29,8 +29,9 @@ def adopt_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that a topic of Apache Kafka gets in this broker.
 
-    The topic keeps those of its settings that are known. If its retention is not known, it gets unlimited retention:
-    the default retention of the Kafka broker is unknown, and data that retention deletes cannot be restored.
+    The topic keeps the settings that Kafka has recorded, as far as they were found (`known`). If its retention is not
+    known, it gets unlimited retention: the default retention of the Kafka broker is unknown, and data that retention
+    deletes cannot be restored.
     """
     configs = {"retention.ms": "-1", "retention.bytes": "-1"}
     for setting, text in known.items():

@@ -101,8 +101,8 @@ class Leftovers:
 
 
 def strange_names(names: Iterable[str]) -> str:
-    """Return those of the names that no file of a partition has, joined to one text for a message; an empty text if
-    there are none.
+    """Return the strange names, those that no file of a partition can have, joined to one text for a message; an empty
+    text if there are none.
     """
     return named([name for name in names if not is_partition_file(name)], NAMED_MAX)
 

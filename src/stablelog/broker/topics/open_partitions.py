@@ -26,7 +26,7 @@ class _PartitionsOfTopic:
     Attributes:
         log_config: the settings of the partitions' logs, from the settings of the topic and of the broker.
         partitions: the open partitions, including those that have failed since they were opened.
-        offline: the reason why a partition could not be opened.
+        offline: the reason why a partition could not be opened, by index of the partition.
     """
 
     log_config: LogConfig
@@ -39,8 +39,8 @@ class OpenPartitions:
 
     Args:
         topics: the list of topics.
-        config: the broker's settings, which apply where a topic has no value of its own.
-        on_failure: called once with each open partition that fails, for any cause, and the reason.
+        config: the broker's settings, each of which applies to the topics that do not set it themselves.
+        on_failure: called when an open partition fails, once for each partition, with the partition and the reason.
     """
 
     def __init__(
@@ -95,7 +95,9 @@ class OpenPartitions:
         raise codes.refusal(self.state_in(topic, index), self._why_not_open(topic, index))
 
     def is_in_use(self, partition: Partition) -> bool:
-        """Return whether a partition was neither deleted nor replaced. Callers check this again after each await."""
+        """Return whether a partition is still in use: its topic was not deleted, and no reopened partition has replaced
+        it. Callers check this again after each await.
+        """
         return self.get(partition.topic, partition.index) is partition
 
     def state(self, name: str, index: int) -> PartitionState:
@@ -128,7 +130,7 @@ class OpenPartitions:
                 return f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {index}"
 
     def offline_in(self, topic: Topic) -> Mapping[int, str]:
-        """Return the partitions of a topic that could not be opened: the reason by partition index."""
+        """Return the offline partitions of a topic, those that could not be opened: the reason, by partition index."""
         known = self._by_topic.get(topic)
         return _NO_REASONS if known is None else known.offline
 
@@ -205,7 +207,9 @@ class OpenPartitions:
         return self._by_topic.pop(topic).partitions
 
     def reconfigure(self, topics: Iterable[Topic] | None = None) -> None:
-        """Apply the present settings to the open partitions of these topics (by default of all topics)."""
+        """Apply the present settings, of the topics and of the broker, to the open partitions of these topics; None for
+        all topics.
+        """
         log_config = self._shared_log_config()
         for topic in self._topics if topics is None else topics:
             opened = self._by_topic[topic]

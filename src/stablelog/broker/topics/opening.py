@@ -37,8 +37,8 @@ class Opening:
     Args:
         on_open: called with each partition when it is open, before anything writes to it. The second argument is the
             failed partition that the new one replaces; None if the partition opens for the first time since the start.
-        end_work: waits until no thread reads or writes open partitions of a topic. Until the caller's next await, no
-            thread begins to read or write them.
+        end_work: waits until no thread, such as that of a compaction, reads or writes open partitions of a topic. Until
+            the caller's next await, no thread begins to read or write them.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Opening:
         yield Sample("stablelog_opening_partitions", (), self._partitions.opening_count)
 
     def _log_opened(self, opened: list[Missing], took_ms: int) -> None:
-        """Log how many partitions were opened, and which of them are offline."""
+        """Log how many partitions were opened, and which of those in `opened` could not be opened and are offline."""
         offline = [
             f"{topic.name}-{index}" for topic, index in opened if index in self._partitions.offline_in(topic)
         ]
@@ -190,7 +190,7 @@ class Opening:
             )
 
     def _end(self, *ended: Missing) -> None:
-        """Remove partitions from those that are being opened: their opening has succeeded or failed."""
+        """Record that the opening of these partitions has ended, because it has succeeded or failed."""
         for one in ended:
             same_topic = self._under_way.get(one[0].name, set())
             same_topic.discard(one)

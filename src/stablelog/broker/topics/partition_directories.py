@@ -34,11 +34,11 @@ STRAY = "-stray"
 
 
 class BrokerStart(NamedTuple):
-    """Facts about the present start of the broker that determine how its partitions are opened.
+    """What the opening of partitions depends on in the present start of the broker.
 
     Attributes:
         clean: whether the last broker that used the data directory has stopped cleanly.
-        leader_epoch: the broker's leader epoch, which grows with each start.
+        leader_epoch: the leader epoch of all partitions, which grows with each start of the broker.
         established_epoch: the first leader epoch under which this release has written the directory; None at the first
             start with a directory of Apache Kafka.
     """
@@ -52,12 +52,13 @@ class AttachRemote(Protocol):
     """The type of the function `PartitionDirectories.attach_remote`, which connects a partition to its remote tier."""
 
     def __call__(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
-        """Connect a newly opened partition to its remote tier, if it has one.
+        """Connect a newly opened partition to its remote tier (the part of its log that is in an object store), if it
+        has one.
 
         Args:
             topic: the topic.
             partition: the partition.
-            is_recorded: whether the partition's directory has a record of a remote tier.
+            is_recorded: whether a file in the partition's directory says that the partition has a remote tier.
 
         Raises:
             StablelogError: the remote tier cannot be used.
@@ -68,8 +69,7 @@ class PartitionDirectories:
     """The partition directories of one data directory.
 
     Args:
-        checkpoints: the checkpoint files, which contain the offsets up to which partitions that are not open were
-            synced.
+        checkpoints: the checkpoint files, which contain the offset up to which each partition was synced.
 
     Attributes:
         attach_remote: called with each newly opened partition, before it is used. It connects the partition to its
@@ -157,9 +157,9 @@ class PartitionDirectories:
             index: the index of the partition.
             start: facts about this start of the broker.
             log_config: the settings of the partition's log.
-            failed: the partition that has failed on a full disk since the start, and is closed; None if the partition
-                was not open since the start.
-            progress: called with the bytes that were read and that are to be read.
+            failed: the closed object of this partition, if it was open since the start and has failed because the disk
+                was full; None if it was not open since the start.
+            progress: called with two numbers of bytes: those that recovery has read, and those that it reads in all.
 
         Raises:
             DamageError: synced data is damaged or missing; the partition stays closed.
@@ -250,7 +250,9 @@ class PartitionDirectories:
         return partition
 
     def has_remote_record(self, topic: Topic, index: int) -> bool:
-        """Return whether the directory of a partition has a record of a remote tier."""
+        """Return whether a file in a partition's directory says that the partition has a remote tier: a part of its log
+        in an object store.
+        """
         return self._disk.exists(self.path(topic.name, index) / REMOTE_MANIFEST_FILE)
 
     def last_commit_sequence(self, topic: str, index: int) -> int:
@@ -267,7 +269,7 @@ class PartitionDirectories:
     # -- out of the way ------------------------------------------------------------------------------------------
 
     def set_aside(self, topic: Topic, index: int) -> None:
-        """Rename the directory of a deleted partition, so that its path is free for a new partition.
+        """Set the directory of a deleted partition aside: rename it, so that its path is free for a new partition.
 
         If the directory cannot be renamed for another reason than a full disk, it keeps its name, and an error is
         logged that tells the operator to remove it.

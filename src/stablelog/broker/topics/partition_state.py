@@ -27,7 +27,7 @@ class PartitionState(Enum):
 
 
 class PartitionCodes(NamedTuple):
-    """The error codes of one API for partitions that are not open.
+    """The error codes with which one API refuses requests to partitions that are not open.
 
     A code that is None means that the API serves a partition in that state like an open one.
 
@@ -71,7 +71,9 @@ class PartitionCodes(NamedTuple):
         return RefusedError(code, why)
 
     def code_for_error(self, error: Exception) -> ErrorCode:
-        """Return the error code for an exception about one partition (one of PARTITION_ERRORS)."""
+        """Return the error code for an exception about one partition. PARTITION_ERRORS lists the possible classes of
+        the exception.
+        """
         if isinstance(error, RefusedError):
             return ErrorCode(error.code)
         return self.offline or ErrorCode.kafka_storage_error

@@ -1,4 +1,6 @@
-"""Log messages about appends that the disk refuses although the partition itself stays usable."""
+"""Log messages about appends that the disk refuses, for example because it is full, while the partition stays
+usable.
+"""
 
 import logging
 from typing import Final

@@ -54,7 +54,8 @@ def close_each(
 
     Args:
         partitions: the partitions; each is closed as at a clean stop.
-        reserve: frees disk space for the partitions if the disk is full; used only in the caller's thread.
+        reserve: the disk reserve, which frees disk space for files of the partitions if the disk is full; used only in
+            the caller's thread.
 
     Yields:
         (partition, function) for each partition. The function waits until the partition is closed, and raises the error

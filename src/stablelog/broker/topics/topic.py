@@ -15,7 +15,7 @@ class Topic:
     Attributes:
         name: the name.
         topic_id: distinguishes the topic from a later one of the same name.
-        partition_count: the number of partitions that the topic should have.
+        partition_count: the number of partitions of the topic, whether they are open or not.
         configs: the settings of the topic itself, by Kafka's names.
     """
 
@@ -42,7 +42,9 @@ class Topic:
 
     @property
     def group(self) -> str:
-        """The transaction group of the topic; empty for the default group."""
+        """The name of the topic's transaction group (topics whose commits have one order); empty for the default
+        group.
+        """
         return group_of_topic(self.configs)
 
     @property

@@ -37,8 +37,10 @@ class TopicCheckpoints:
         open_partitions: returns the open partitions. May be called in a thread.
 
     Attributes:
-        log_starts: Kafka's checkpoint of log start offsets. Each partition also has its start in a file of its own.
-        first_dirty: the first dirty offset of each partition. Without it, a compaction pass reads more than necessary.
+        log_starts: Kafka's checkpoint of log start offsets. Each partition also records its log start offset in a file
+            of its own.
+        first_dirty: the first dirty offset of each partition: the offset from which on the log was not compacted yet.
+            Without it, a compaction pass reads more than necessary.
         recovery_points: the offset up to which each partition was synced. If recovery finds damage before this offset,
             it reports the damage instead of truncating the log. A partition that is not open keeps its recorded offset,
             also across starts at which it cannot be opened.
@@ -138,18 +140,20 @@ class TopicCheckpoints:
     # -- partitions that are not open --------------------------------------------------------------------------
 
     def recovery_point(self, at: TopicPartition) -> int | None:
-        """Return the offset up to which a closed partition was synced; None if it is unknown."""
+        """Return the recovery point of a closed partition: the offset up to which it was synced; None if it is
+        unknown.
+        """
         end = self._kept.get(at, 0)
         return None if end == UNKNOWN else end
 
     def remove_recovery_point(self, at: TopicPartition) -> None:
-        """Remove the recorded offset up to which a partition was synced, because the partition is open now and knows
-        its offset itself.
+        """Remove the recovery point of a partition (the offset up to which it was synced) from the recorded ones. The
+        partition is open now and knows its recovery point itself.
         """
         self._kept.pop(at, None)
 
     def add_recovery_point(self, at: TopicPartition, synced_offset: int) -> None:
-        """Record the offset up to which a partition that was closed is synced."""
+        """Record the recovery point of a partition that was closed: the offset up to which it is synced."""
         self._kept[at] = synced_offset
 
     def remove_topic(self, topic: str, others: Collection[str]) -> None:

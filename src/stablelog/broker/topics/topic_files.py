@@ -39,7 +39,8 @@ class TopicFiles:
 
     Attributes:
         clean: whether the last broker that used the directory has stopped cleanly.
-        is_taking_over: whether Apache Kafka wrote the directory; False after `taken_over`.
+        is_taking_over: whether Apache Kafka wrote the directory, and its takeover by this broker is not complete:
+            `taken_over` sets this to False.
         checkpoints: the offset checkpoints of the directory.
         directories: the directories of the partitions.
         leftovers: removes the directories of deleted topics, and those that a crash has left.
@@ -247,8 +248,9 @@ class TopicFiles:
     def unlist(self, name: str) -> Topic:
         """Reserve the name of a topic, and remove the topic from the list of topics. Durable on return.
 
-        If the topic has a remote tier, the list keeps its name and id, until `deleted_from_store` is called. From then
-        on every read or write of its partitions fails, and the topic's name stays reserved until `end_reservation`.
+        If the topic has a remote tier (data in an object store), the file `cluster.json` keeps its name and id among
+        the deleted topics, until `deleted_from_store` is called. From then on every read or write of its partitions
+        fails, and the topic's name stays reserved until `end_reservation`.
 
         Raises:
             RefusedError: the topic does not exist, is an internal topic, or is getting more partitions now, or the disk
@@ -270,7 +272,7 @@ class TopicFiles:
         return topic
 
     def _has_remote_tier(self, topic: Topic) -> bool:
-        """Return whether a topic has, or ever had, a remote tier."""
+        """Return whether a topic has, or ever had, a remote tier: data in an object store."""
         opened = self.partitions.of_topic(topic)
         return self.partitions.log_config(topic).is_tiered or any(
             opened[index].remote is not None
@@ -292,7 +294,8 @@ class TopicFiles:
             raise
 
     def set_aside(self, topic: Topic) -> None:
-        """Rename the partition directories of a deleted topic. May run in a thread.
+        """Set the partition directories of a deleted topic aside: rename them, so that a new topic of the same name can
+        use their paths. May run in a thread.
 
         Raises:
             DiskError: the disk has no space for the new names.
@@ -302,7 +305,9 @@ class TopicFiles:
         self._written(partial(self._disk.sync_dir, self._directory))
 
     def forget_files(self, topic: Topic) -> None:
-        """Remove the offsets of a deleted topic from the checkpoint files."""
+        """Remove the offsets of a deleted topic from the checkpoint files, so that a new topic of the same name does
+        not get them.
+        """
         self._written(partial(self.checkpoints.remove_topic, topic.name, self.topics.names))
 
     # -- opening -----------------------------------------------------------------------------------------------

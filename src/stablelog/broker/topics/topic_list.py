@@ -1,4 +1,4 @@
-"""The list of topics: which topics there are, and which of them are being created, grown or deleted.
+"""The list of topics: which topics there are, and which of them are being created or deleted or get more partitions.
 
 The list is the content of `cluster.json` in memory. This module decides, and does no input or output: `topic_files`
 reads and writes the file, and `open_partitions` has the partitions that are open.
@@ -25,14 +25,14 @@ class TopicList:
     `add`, `grow` or `remove`, and calls `end_reservation`.
 
     Args:
-        config: the broker's settings, which apply where a topic has no value of its own.
+        config: the broker's settings, each of which applies to the topics that do not set it themselves.
 
     Attributes:
         version: a number that changes whenever a topic is created, grows or is deleted.
         cluster_id: id of the cluster that the data directory belongs to.
         leader_epoch: the broker's leader epoch; each start of the broker has a greater one.
-        established_epoch: the first leader epoch under which this release has written the directory; None while the
-            broker takes over a directory of Apache Kafka.
+        established_epoch: the leader epoch of the first start after which each partition had all files of stablelog;
+            None while the broker takes over a directory of Apache Kafka.
         reservations: the names of topics that are being created, grown or deleted.
         deleted: the deleted topics that may still have objects in the object store, by topic id.
     """
@@ -116,7 +116,7 @@ class TopicList:
             configs: the settings of the topic itself. The broker's settings for new topics are added, unless the topic
                 is internal.
             topic_id: a fresh id.
-            own: whether it is an internal topic of the broker.
+            own: whether the broker itself creates the topic, which is internal then.
 
         Raises:
             RefusedError: the name, the count or a setting is not valid, or the topic exists; nothing changed.
@@ -128,11 +128,12 @@ class TopicList:
         return Topic(name, topic_id, 0, dict(configs))
 
     def reserve_growth(self, name: str, partition_count: int) -> Topic:
-        """Reserve new partitions of a topic, and return the topic as it is now.
+        """Reserve the growth of a topic to `partition_count` partitions, and return the topic as it is now, without the
+        new partitions.
 
         Raises:
-            RefusedError: the topic does not exist, has that many partitions already, or is getting more partitions
-                now; nothing changed.
+            RefusedError: the topic does not exist, has that many partitions already, or is getting more partitions now;
+                nothing changed.
         """
         topic = self.named(name)
         more = partition_count - topic.partition_count
@@ -179,8 +180,8 @@ class TopicList:
         self.reservations.remove_existing(topic.name)
 
     def grow(self, topic: Topic, more: int) -> None:
-        """Increase the partition count of a topic. A negative `more` takes back an increase that could not be written
-        to disk.
+        """Increase the partition count of a topic. A negative `more` undoes an increase, because the list with it could
+        not be written to disk.
         """
         self.version += 1
         topic.partition_count += more

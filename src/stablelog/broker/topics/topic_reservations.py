@@ -1,4 +1,4 @@
-"""Reservations of topic names and partitions while topics are created, grown or deleted.
+"""Reservations of topic names, and of numbers of new partitions, while topics are created, grown or deleted.
 
 The creation and the deletion of many partitions take long, and other requests are served meanwhile. A *reservation*
 prevents other requests from creating, growing or deleting a topic of the same name.
@@ -62,7 +62,9 @@ class Reservations:
         self._counts[without_dots(name)] = partition_count
 
     def release(self, name: str) -> None:
-        """End the reservation of a topic's name and of its new partitions."""
+        """Release a topic's name and the number of its new partitions: other requests may change a topic of this name
+        again.
+        """
         del self._counts[without_dots(name)]
 
     def check_new(
@@ -74,7 +76,7 @@ class Reservations:
             name: the topic's name.
             partition_count: the number of its partitions.
             configs: its settings.
-            own: whether it is an internal topic of the broker.
+            own: whether the broker itself creates the topic, which is internal then.
 
         Raises:
             RefusedError: the name, the count or a setting is not valid, or the topic exists.
