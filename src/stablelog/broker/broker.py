@@ -318,8 +318,7 @@ class Broker:
         self.long_polls.wake(partition)
 
     async def _end_work(self, topic_name: str) -> None:
-        """End the compaction of a topic and its copying to an object store, and wait until no thread reads or writes
-        its open partitions.
+        """End compaction and copying of a topic, and wait until no thread reads or writes its open partitions.
 
         The caller can then remove their files: until its next await, no thread begins to read or write them.
         """
@@ -361,8 +360,7 @@ class Broker:
             self.tasks.stop_broker(failed)
 
     def check_after_fault(self) -> None:
-        """After an unexpected exception (a fault) in a request, find the changes that it has left incomplete, and stop
-        using the data of these changes.
+        """Stop using data that a fault (an unexpected exception in a request) has left incompletely changed.
 
         A partition with an incomplete append goes offline. A coordinator with an incomplete decision stops the broker:
         the decision is in memory and not in the coordinator's log, so clients could be told of a commit that a restart

@@ -18,8 +18,8 @@ ROWS_AT_ONCE: Final = 500
 
 
 def encode_acls(bindings: Iterable[AclBinding]) -> bytes:
-    """Encode the content of `acls.json`. The bindings are encoded in several parts, because no other thread, such as
-    that of the event loop, runs during a call of the JSON encoder.
+    """Encode the content of `acls.json`. The bindings (ACLs) are encoded in several parts: no other thread, such as
+    that of the event loop, can run during a call of the JSON encoder, so each call must be short.
     """
     rows = map(_row, bindings)
     parts = []
@@ -71,5 +71,7 @@ def _read_row(row: list[str]) -> AclBinding:
 def acl_file(
     disk: Disk, directory: Path, writer: FileWriter | None = None
 ) -> RegisteredFile[list[AclBinding]]:
-    """Return the file of ACLs in a data directory."""
+    """Return an object that reads and writes the file of ACLs, `acls.json`, in a data directory. `writer` writes the
+    file; None for the disk itself.
+    """
     return RegisteredFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), writer=writer)

@@ -1,7 +1,8 @@
 """The list of topics, `cluster.json`: the id, the settings and the partition count of each topic.
 
 The broker replaces the file as a whole. So after a crash a topic exists with all its partitions or not at all. The file
-cannot be rebuilt, because the order of a topic (offset or commit) and its settings are recorded nowhere else.
+cannot be rebuilt from other files, because only it records the settings of a topic, and whether readers get the topic's
+records in offset order or in the order of the commits.
 
 Format: docs/formats.md, "cluster.json".
 """
@@ -47,7 +48,9 @@ class ListedTopic:
 
     @cached_property
     def checked_entry(self) -> str:
-        """The topic's entry in the form over which the CRC of the file is computed (JSON without spaces)."""
+        """The topic's entry in `cluster.json`, in the form from which the CRC of the file is computed: JSON without
+        spaces.
+        """
         return _compact({self.name: self._fields()})[1:-1]
 
     @property
@@ -74,9 +77,9 @@ class Catalog:
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to.
         leader_epoch: the leader epoch of the last start of the broker.
-        established_epoch: the leader epoch of the first start at which every partition had all files of stablelog. From
-            this epoch on, no offset is missing between batches. None before that start, while a directory of Apache
-            Kafka is being taken over.
+        established_epoch: the leader epoch of the first start at which every partition had all files of stablelog.
+            Between batches of this epoch or later ones, no offset is missing. None before that start, while a directory
+            of Apache Kafka is being taken over.
         topics: the topics, in no particular order.
         deleted: the deleted topics that may still have objects in the object store.
     """

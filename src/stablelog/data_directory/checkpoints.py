@@ -1,8 +1,8 @@
 """Kafka's checkpoint files of a data directory. Each has an offset for every partition.
 
 `recovery-point-offset-checkpoint` records the offset up to which each partition was synced. The broker writes it at
-most a second after the sync, and does not sync the file itself. All data before a recorded offset was durable: if
-recovery finds damage there, it reports the damage and never truncates the log.
+most a second after the sync, and does not sync the checkpoint file itself. All data before a recorded offset was
+durable: if recovery finds damage there, it reports the damage and never truncates the log.
 
 Format: docs/formats.md, "offset checkpoints".
 """
@@ -102,7 +102,8 @@ class OffsetCheckpoint:
     Args:
         writer: writes the file.
         path: the path of the file.
-        read_offsets: returns the present offsets, by partition. It may be called in a thread.
+        read_offsets: returns the present offset of each partition, which the file is to have. It may be called in a
+            thread.
         durable: whether every write must be durable on return.
 
     Attributes:
@@ -121,7 +122,9 @@ class OffsetCheckpoint:
         self.offsets: Offsets = {}
 
     def use_recorded(self, offsets: Offsets) -> None:
-        """Set the offsets that the file has at the start. The caller has read them from the file."""
+        """Record that the checkpoint file has these offsets. The caller has read them from the file, at the start of
+        the broker.
+        """
         self.offsets = offsets
         self._is_recorded = True
 
@@ -139,8 +142,8 @@ class OffsetCheckpoint:
         self.write(self._encode_changed(known, self._change_count))
 
     def invalidate_changes(self) -> None:
-        """Make the offsets invalid that `changed_offsets` has returned, because they may name deleted partitions. A
-        later `write` of them does nothing.
+        """Make the results of earlier calls of `changed_offsets` invalid, because they may name deleted partitions. A
+        later `write` of such a result does nothing.
         """
         self._change_count += 1
 
@@ -189,8 +192,8 @@ class OffsetCheckpoint:
 
 
 class ChangedOffsets(NamedTuple):
-    """Offsets to be written into a checkpoint file, with the encoded content of the file and the change count at the
-    time when they were read.
+    """Offsets to be written into a checkpoint file, with the encoded content of the file, and the number of changes at
+    the time when the offsets were read. If the number is greater at the time of the write, the offsets are outdated.
     """
 
     offsets: Offsets

@@ -1,8 +1,9 @@
-"""Protection of other directories: a wrong path must not fill a user's directory with a broker's files.
+"""Protection of directories that are no data directories: a broker that is started with a wrong path must not write its
+files into a user's directory.
 
 A directory counts as a data directory only if one of its entries has content that a broker writes. A name alone proves
-little: `backup-1` looks like a partition's directory, and many programs have a `users.json`. Only files with names that
-no other program uses count by their names.
+little: `backup-1` looks like a partition's directory, and many programs have a `users.json`. Only for files whose names
+no other program uses is the name enough.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Check of the format versions in a data directory, before a start of the broker writes anything.
+"""Check of the format versions in a data directory: a start of the broker makes it before it writes anything.
 
 The broker needs the files of the directory itself, and all files and records of the coordinators' logs: without them it
 does not start. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`). If this release
@@ -46,8 +46,8 @@ class ReadVersions(NamedTuple):
 
     Attributes:
         what: the name of the kind.
-        known: the greatest version.
-        least: the least version.
+        known: the greatest version that it reads.
+        least: the least version that it reads.
     """
 
     what: str
@@ -96,7 +96,8 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, UnknownFo
     """Find the files that the broker needs to start, and whose version this release does not read. Nothing is written.
 
     Yields:
-        The path of the file, and the error that names it. In each coordinator's log, only the first one is found.
+        The path of the file, and the error that names it. In each coordinator's log, only the first record with such a
+        version is found.
     """
     for name, check in _CHECKS.items():
         path = directory / name

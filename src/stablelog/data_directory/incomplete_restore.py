@@ -1,8 +1,8 @@
 """The file `restoring`, which marks an incomplete restore: the data directory may lack files, and no broker may use it.
 
-The file is empty until the restore publishes its first manifest. From then on it has the nonce (a random id) of the
-restore, which the restore's objects in the store have, too. If the restore is interrupted, the next one ignores these
-objects: no broker has used the directory that they belong to.
+The file is empty until the restore publishes its first manifest (the list of a partition's segments in the object
+store). From then on it has the nonce (a random id) of the restore, which the restore's objects in the store have, too.
+If the restore is interrupted, the next one ignores these objects: no broker has used the directory that they belong to.
 
 Format: docs/formats.md, "restoring".
 """
@@ -34,19 +34,22 @@ def check_is_restored(disk: Disk, directory: Path) -> None:
 
 
 def encode_restoring(nonces: Iterable[bytes]) -> bytes:
-    """Encode the content of the file `restoring`.
+    """Encode the content of the file `restoring`, which marks an incomplete restore.
 
     Args:
-        nonces: the nonces of this restore, and of interrupted ones that have published manifests.
+        nonces: the nonces (random ids) of this restore, and of interrupted ones that have published manifests, the
+            lists of partitions' segments in the object store.
     """
     return json.dumps({"version": VERSION, "nonces": sorted(one.hex() for one in nonces)}).encode()
 
 
 def read_restoring(disk: Disk, directory: Path) -> frozenset[bytes]:
-    """Return the nonces of interrupted restores that have published manifests.
+    """Return the nonces (random ids) of the interrupted restores into this directory that have published manifests, the
+    lists of partitions' segments in the object store.
 
     A damaged file counts as one without nonces. The next restore then treats the manifests of interrupted restores like
-    those of finished ones. This is safe: it only skips more offsets and numbers than necessary.
+    those of finished ones. This is safe: the next restore only skips more offsets, commit sequences and producer ids
+    than necessary.
 
     Raises:
         UnknownFormatError: a later release has written the file.

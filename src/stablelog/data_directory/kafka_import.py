@@ -39,11 +39,11 @@ META_NAMES = {"version", "cluster.id", "node.id"}
 
 
 def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
-    """Find the topics of a data directory that has no list of topics, with the settings that Kafka's controllers have
-    recorded.
+    """Find the topics of a data directory that has no list of topics (`cluster.json`), with the settings that Kafka's
+    controllers have recorded.
 
-    If the directory has the controllers' log, the log gives the partition count of each topic. If one of these
-    partitions has no directory, a warning is logged, and the partition is offline.
+    If the directory has the controllers' log, the partition counts of the topics are taken from it. If one of these
+    partitions has no directory, a warning is logged, and the partition will be offline.
 
     Raises:
         DamageError: the directory is a stablelog directory that has lost its list of topics; a directory is missing
@@ -106,7 +106,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise DamageError if one of the partitions of a topic has no directory.
+    """Raise DamageError if one of the partitions that a topic must have has no directory.
 
     Args:
         directory: the data directory.

@@ -1,7 +1,7 @@
 """The topics, partitions and settings that Apache Kafka's controllers have recorded.
 
-They are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The broker reads
-it once, when it takes over a directory of Kafka.
+These records are in the controllers' log, the directory `__cluster_metadata-0`, which a KRaft node has beside the
+directories of its partitions. The broker reads it once, when it takes over a directory of Kafka.
 
 Source: KIP-746 (the records), KIP-630 (the snapshots).
 """

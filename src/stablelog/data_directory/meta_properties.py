@@ -27,7 +27,7 @@ class Meta:
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to; empty if the file does not have it.
         node_id: id of the broker that the directory belongs to; None if the file does not have it.
-        fault: in words, what is wrong with the file, so that the broker writes it again; None if nothing is.
+        fault: what is wrong with the file, in words; the broker then writes the file again. None if the file is whole.
     """
 
     cluster_id: str
@@ -98,7 +98,9 @@ def decode_meta(content: bytes) -> dict[str, str]:
 
 
 def encode_meta(cluster_id: str, node_id: int, more: Sequence[str]) -> bytes:
-    """Encode the content of `meta.properties`. The lines `more` are added at its end."""
+    """Encode the content of `meta.properties`. The lines `more`, such as those that register other files, are added at
+    its end.
+    """
     lines = [f"version={META_VERSION}", f"cluster.id={cluster_id}", f"node.id={node_id}", *more]
     return "\n".join([*lines, ""]).encode()
 
@@ -109,5 +111,5 @@ def node_id_in(properties: Mapping[str, str]) -> int | None:
 
 
 def parse_natural(text: str) -> int | None:
-    """Return the number for a text of 1 to 10 ASCII digits; None for any other text."""
+    """Return the natural number that a text of 1 to 10 ASCII digits stands for; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(1 << 31)) else None

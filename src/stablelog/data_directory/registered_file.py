@@ -1,9 +1,9 @@
-"""A small file of the data directory that is registered in `meta.properties`, so that its loss is noticed: the dynamic
-settings, ACLs, users or quotas.
+"""A small file of the data directory that is registered in `meta.properties`: there a line says that the file exists,
+so that its loss is noticed. The dynamic settings, the ACLs, the users and the quotas each have such a file.
 
 The file has two lines: JSON with a version, and the CRC-32C of that line in eight hex digits. The broker replaces it as
-a whole. A line in `meta.properties` registers the file. Without this line, the broker would take a lost file for one
-that was never written, and start with other settings, or without ACLs.
+a whole. Without the line in `meta.properties`, the broker would take a lost file for one that was never written, and
+start with other settings, or without ACLs.
 
 Format: docs/formats.md, "broker.json".
 """
@@ -41,7 +41,7 @@ class FileKind(NamedTuple):
 
     Attributes:
         name: the name of the file.
-        key: the key of its line in `meta.properties`.
+        key: the key of the line in `meta.properties` that says that the file exists.
         what: a short description of the content, for error messages: `the broker's settings`.
         why: a longer description of the content, for the error message about a lost file: `the settings that were
             changed while the broker ran`.
@@ -85,12 +85,14 @@ REGISTERED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
 
 
 def encode_json(version: int, members: Mapping[str, object]) -> bytes:
-    """Encode the content of a registered file."""
+    """Encode the content of a registered file: a JSON object with the version and these members, and the line with its
+    CRC.
+    """
     return with_crc(json.dumps({"version": version, **members}, separators=(",", ":")).encode())
 
 
 def with_crc(text: bytes) -> bytes:
-    """Return the content of a registered file: this line of JSON, and the line with its CRC."""
+    """Return the content of a registered file: the line `text` of JSON, and after it the line with its CRC."""
     return text + b"\n%08x\n" % crc32c(text)
 
 
@@ -131,7 +133,7 @@ def has_registered_file(kind: FileKind, disk: Disk, directory: Path) -> bool:
 
 
 def is_registered(kind: FileKind, disk: Disk, directory: Path) -> bool:
-    """Whether `meta.properties` of a data directory registers the file."""
+    """Whether a line in `meta.properties` of a data directory registers a file of this kind: says that it exists."""
     try:
         meta = disk.read_bytes(directory / META_FILE)
     except FileNotFoundError:
@@ -148,8 +150,8 @@ class RegisteredFile(Generic[Content]):
         disk: the disk of the directory.
         directory: the data directory.
         decode: decodes the bytes of the file; raises DamageError or UnknownFormatError.
-        empty: the encoded content without entries.
-        writer: writes the file; None for the disk itself.
+        empty: the encoded content of a file without entries, which `register` writes.
+        writer: writes the file, such as the disk reserve, which can write on a full disk; None for the disk itself.
     """
 
     def __init__(
@@ -193,7 +195,8 @@ class RegisteredFile(Generic[Content]):
         )
 
     def register(self) -> None:
-        """Write the file without entries, and its line in `meta.properties`. Do nothing if the line is there already.
+        """Register the file: write it without entries if it is missing, and add the line to `meta.properties` that says
+        that the file exists. Do nothing if the line is there already.
 
         Raises:
             RefusedError: the disk refused the write.

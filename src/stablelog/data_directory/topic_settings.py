@@ -1,4 +1,6 @@
-"""The settings of a topic, in the list of topics, that decide how its files are read."""
+"""Those settings of a topic in the list of topics that decide how the files of its partitions are read: the order of
+its records, and its transaction group.
+"""
 
 from collections.abc import Mapping
 
@@ -11,5 +13,7 @@ def order_of(topic_configs: Mapping[str, str]) -> str:
 
 
 def group_of_topic(topic_configs: Mapping[str, str]) -> str:
-    """Return the transaction group of a topic; empty for the default group."""
+    """Return the name of a topic's transaction group (the topics whose commits have one order); empty for the default
+    group.
+    """
     return topic_configs.get("stablelog.group", DEFAULT_GROUP)

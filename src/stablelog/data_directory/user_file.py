@@ -1,4 +1,4 @@
-"""The file `users.json` with the users' credentials. It is replaced as a whole.
+"""The file `users.json` with the credentials of the users who log in with a password. It is replaced as a whole.
 
 Only its owner may read it: with its content, an attacker could try passwords, and could pose as the broker.
 
@@ -40,7 +40,9 @@ def decode_users(content: bytes) -> CredentialTable:
 def user_file(
     disk: Disk, directory: Path, writer: FileWriter | None = None
 ) -> RegisteredFile[CredentialTable]:
-    """Return the file of users in a data directory."""
+    """Return an object that reads and writes the file of users, `users.json`, in a data directory. `writer` writes the
+    file; None for the disk itself.
+    """
     # The secret is stored with the first user. Before that no user exists whom it could hide.
     empty = encode_users(CredentialTable(secrets.token_bytes(SECRET_SIZE)))
     return RegisteredFile(USERS, disk, directory, decode=decode_users, empty=empty, writer=writer)

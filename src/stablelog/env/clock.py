@@ -21,8 +21,8 @@ STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """The interface of the broker's clock. Only packages that do I/O read the clock. All others get the time as an
-    argument: `now_ms` for broker time, `wall_ms` for the wall clock.
+    """The interface of the broker's clock. Only packages that do I/O read it. All others get the time as an argument:
+    `now_ms` for broker time, which never goes back, and `wall_ms` for the wall clock, which may be set.
     """
 
     def now_ms(self) -> int:
@@ -45,8 +45,8 @@ class SystemClock:
     """The machine's clocks. Broker time is the wall clock, read once, and then advanced by a clock that cannot be set.
 
     A broker that measured durations by the wall clock would expire transactions at the wrong time or never when an
-    administrator or NTP sets that clock. A broker that started with a wrong clock and compared timestamps with broker time
-    would refuse all batches with correct timestamps until its next start.
+    administrator or NTP sets that clock. A broker that compared the timestamps of records with broker time, and was
+    started while the wall clock was wrong, would refuse all batches with correct timestamps until its next start.
 
     Args:
         read_ns: returns the time of the clock with the given id, in nanoseconds.
@@ -57,7 +57,7 @@ class SystemClock:
         self._start_ns = read_ns(time.CLOCK_REALTIME) - read_ns(STEADY_CLOCK)
 
     def now_ms(self) -> int:
-        """Broker time in ms."""
+        """Return broker time in ms: it begins at the time of the wall clock, and never moves back."""
         return (self._start_ns + self._read_ns(STEADY_CLOCK)) // 1_000_000
 
     def wall_ms(self) -> int:
@@ -65,5 +65,5 @@ class SystemClock:
         return self._read_ns(time.CLOCK_REALTIME) // 1_000_000
 
     def continue_at(self, now_ms: int) -> None:
-        """Set broker time."""
+        """Set broker time, so that it continues the broker time of an earlier process."""
         self._start_ns = now_ms * 1_000_000 - self._read_ns(STEADY_CLOCK)

@@ -1,12 +1,13 @@
 """The interfaces through which the code reads and writes files.
 
-What was synced survives a crash of the machine. Of the bytes that were appended to a file since its last `sync`, a
-crash may lose any part, and keep any other. A creation, renaming or removal of a file since the last `sync_dir` of its
-directory may be undone. `kill -9` of the process loses nothing of a call that has returned.
+The rules that the code may rely on: What was synced survives a crash of the machine. Of the bytes that were appended to
+a file since its last `sync`, a crash may lose any part, and keep any other. A creation, renaming or removal of a file
+since the last `sync_dir` of its directory may be undone. `kill -9` of the process loses nothing of a call that has
+returned.
 
 Every call raises DiskError for a failure of the operating system and FileNotFoundError for a missing path, and no other
 exception. `env.local_disk` is the real implementation. `stablelog.testing.sim_disk` is a simulation that passes the
-same contract tests. In a simulated crash it loses everything that may be lost.
+same contract tests. In a simulated crash, the simulation loses everything that these rules allow to be lost.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +18,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Pieces(Protocol):
-    """The content of a file, in pieces that are produced while the file is written. Each iteration produces all pieces
-    again.
+    """The content of a file, in pieces that are produced while the file is written. Each iteration over this object
+    produces all pieces again.
     """
 
     def __len__(self) -> int:
@@ -91,19 +92,19 @@ class FileWriter(Protocol):
     """Replaces small files: a `Disk`, or the broker's disk reserve, which frees space for the file if the disk is full."""
 
     def write_atomic(self, path: Path, content: bytes, *, is_private: bool = False) -> None:
-        """Replace the file as a whole. Durable on return. `is_private` says whether only the owner may read the file:
-        see `Disk.write_atomic`.
+        """Replace the file as a whole: after a crash it has the old content or the new one. Durable on return.
+        `is_private` says whether only the owner of the file may read it.
         """
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
-        """Replace the file as a whole without a sync. See `Disk.write_unsynced`."""
+        """Replace the file as a whole without a sync: after a crash it may have only a part of the new content."""
 
 
 class Disk(Protocol):
     """One file system. Paths are absolute.
 
-    A call that raises a DiskError whose `undone` is True has changed nothing. If `undone` is False, the change may have
-    happened.
+    If a call raises a DiskError whose attribute `undone` is True, it has changed nothing. If `undone` is False, the
+    change may have happened.
     """
 
     def open(self, path: Path, *, create: bool = False) -> File:
@@ -199,7 +200,7 @@ def pieces_of(content: Content) -> Iterable[bytes]:
 
 
 def directory_of(files: Iterable[Path]) -> Path:
-    """Return the common directory of files that are written together."""
+    """Return the directory in which all these files are: files that are written together are in one directory."""
     directories = {path.parent for path in files}
     assert len(directories) == 1, f"files of {len(directories)} directories are not written together"
     return directories.pop()

@@ -1,5 +1,5 @@
-"""HTTP requests to authorization servers, with limits of size and time. They block. They follow no redirection, which
-could lead to any address.
+"""HTTP requests to authorization servers, with limits of size and time. The calls block. A response that redirects to
+another address is not followed, because that could be any address.
 """
 
 import io
@@ -31,8 +31,8 @@ class HttpResponse(NamedTuple):
 
 
 class _Received(io.RawIOBase):
-    """The bytes of a response, which can be read only until a deadline. The timeout of a socket alone would not limit
-    the whole time, because it begins again with each byte.
+    """The bytes of a response as they are received from a socket, which can be read only until a deadline. The timeout
+    of a socket alone would not limit the whole time, because it begins again with each byte.
     """
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
@@ -40,7 +40,9 @@ class _Received(io.RawIOBase):
         self._deadline = deadline
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a buffered reader of the bytes. http.client calls this method of a socket."""
+        """Return a buffered reader of the bytes. http.client, which uses this object in place of a socket, calls this
+        method.
+        """
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -58,8 +60,8 @@ class _Received(io.RawIOBase):
 
 
 def send_request(url: SplitResult, headers: Mapping[str, str], form: bytes | None = None) -> HttpResponse:
-    """Send an HTTP request and return the response. Blocks for up to `TIMEOUT_S` seconds, in addition to the time in
-    which the server accepts the connection and the request.
+    """Send an HTTP request and return the response. The wait for the response is limited to `TIMEOUT_S` seconds. The
+    time for the connection and for sending the request is not part of this limit.
 
     Args:
         url: `https:` or `http:`. A certificate must be of an authority that the operating system trusts.

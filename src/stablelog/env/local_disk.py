@@ -30,11 +30,12 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Callable[[Call], Call]:
-    """Decorate a method of LocalDisk: errors of the operating system become DiskError.
+    """Decorate a method of LocalDisk: errors of the operating system are raised as DiskError.
 
     Args:
         what: the verb that names the call in error messages, such as `listing`.
-        undone: whether the call has changed nothing if it fails.
+        undone: whether the call leaves everything as it was if it fails. The DiskError gets this as its attribute
+            `undone`.
         writes: whether the call writes, so that a read-only disk refuses the call.
     """
 
@@ -131,7 +132,7 @@ class LocalFile:
 
     def view(self, position: int, size: int) -> memoryview:
         """Return a slice of the memory-mapped file, or a copy if the range is small. Map the file again if it has grown
-        since.
+        since it was mapped.
         """
         end = position + size
         assert end <= self._size, f"view past the end of {self._path}"
@@ -259,7 +260,9 @@ class LocalDisk:
         self._write_together({path: content}, mode=PRIVATE_MODE if is_private else MODE)
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
-        """Write all temporary files and sync each, rename them over their targets, sync the directory."""
+        """Write the content of each file to a temporary file and sync it, rename all over their targets, and sync the
+        directory.
+        """
         self._write_together(files, mode=MODE)
 
     def _write_together(self, files: Mapping[Path, Content], *, mode: int) -> None:
@@ -276,7 +279,8 @@ class LocalDisk:
         self._replace({path: content}, sync=False, mode=MODE)
 
     def _replace(self, files: Mapping[Path, Content], *, sync: bool, mode: int) -> None:
-        """Write all temporary files, then rename each over its target. If one cannot be written, none is replaced.
+        """Write all temporary files, then rename each over its target. If a temporary file cannot be written, none of
+        the targets is replaced.
 
         Args:
             files: contents by path.
@@ -385,7 +389,7 @@ class LocalDisk:
 
     @_disk_call("looking at the free space of")
     def free_size(self, path: Path) -> int:
-        """Return how many bytes this user may still write, by statvfs(2)."""
+        """Return how many bytes the user of this process may still write to the file system, by statvfs(2)."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
@@ -414,7 +418,7 @@ def _write(path: str, content: Content, *, sync: bool, mode: int) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the permissions of a file; None if the file is missing."""
+    """Return the mode of a file, its permissions; None if the file is missing."""
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -422,8 +426,8 @@ def _mode(path: Path) -> int | None:
 
 
 def _allocated(fd: int, size: int) -> bool:
-    """Allocate the blocks of a file without writing them. Return False if the system or the file system does not
-    support that.
+    """Allocate the blocks of a file without writing them. Return whether that was possible: the operating system or the
+    file system may not support it.
     """
     if not hasattr(os, "posix_fallocate"):
         return False

@@ -24,8 +24,8 @@ class DirectoryLock:
 
     Args:
         directory: the data directory.
-        create: whether to create the lock file if it is missing. If False and no broker has ever used the directory,
-            the directory is not locked, and nothing is written.
+        create: whether to create the lock file if it is missing. If False, and the file is missing because no broker
+            has ever used the directory, the directory is not locked, and nothing is written.
 
     Raises:
         UnavailableError: another process holds the lock.
@@ -66,9 +66,9 @@ class DirectoryLock:
 def is_locked(directory: Path) -> bool:
     """Whether a broker has a data directory open. stablelog locks the file `.lock` by `flock`, Apache Kafka by `lockf`.
 
-    The function only looks: it does not keep the lock. The lock of a broker on another machine may not be visible. If
-    the file system has no locks, a warning is logged, and the result is False. A directory without the lock file, such
-    as a copy of partitions, counts as not open.
+    The function does not keep the lock, so the answer may be outdated at once. The lock of a broker on another machine
+    may not be visible. If the file system has no locks, a warning is logged, and the result is False. A directory
+    without the lock file, such as a copy of partitions, counts as not open.
 
     Raises:
         UnavailableError: the lock file cannot be read.

@@ -1,4 +1,4 @@
-"""Settings of glibc's memory allocator, against memory that it keeps without use."""
+"""Settings of glibc's memory allocator: how much freed memory it keeps in the process."""
 
 import ctypes
 
@@ -12,8 +12,8 @@ def use_arenas(count: int) -> None:
     """Limit the number of arenas, the pools from which glibc allocates memory for threads.
 
     The default is eight arenas for each processor, and each keeps freed memory for itself. If many threads load large
-    ranges, the process keeps more than twice the memory that it uses. Call this function before threads start. With
-    another C library it has no effect.
+    parts of files, the process then keeps more than twice the memory that it uses. Call this function before threads
+    start. With another C library it has no effect.
     """
     _set(M_ARENA_MAX, count)
 

@@ -70,8 +70,8 @@ def is_in_memory(view: memoryview) -> bool:
 
 
 def _pages(view: memoryview) -> tuple[int, int]:
-    """Return a pair: the address of the first memory page of a view, and the number of bytes from there to the view's
-    end.
+    """Return a pair: the address of the memory page in which a view begins, and the number of bytes from this address
+    to the end of the view.
     """
     address = _address(view)
     begin = address - address % mmap.PAGESIZE

@@ -26,8 +26,8 @@ def load_key(context: ssl.SSLContext, path: str, text: str, password: str) -> No
 
     Args:
         context: the context.
-        path: the file; empty for `text`.
-        text: the contents of such a file.
+        path: the PEM file with the key and the certificates; empty to use `text`.
+        text: the contents of such a file, used if `path` is empty.
         password: the password of an encrypted key; empty if there is none.
 
     Raises:
@@ -61,8 +61,9 @@ def load_authorities(context: ssl.SSLContext, path: str, text: str) -> None:
 
     Args:
         context: the context.
-        path: the file; empty for `text`.
-        text: the contents of such a file. The text between the certificates, such as a name, has no effect.
+        path: the PEM file with the certificates; empty to use `text`.
+        text: the contents of such a file, used if `path` is empty. Text between the certificates, such as a name, has
+            no effect.
 
     Raises:
         PemError: the file cannot be read, or has no certificate that can be used.
@@ -99,13 +100,13 @@ def _pem_file(path: str, text: str) -> Iterator[str]:
 
 
 def _is_about_the_pair(error: Exception) -> bool:
-    """Return whether an error of OpenSSL means that the key and the certificate do not belong together."""
+    """Return whether an error of OpenSSL is about the pair of key and certificate: they do not belong together."""
     return isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH"
 
 
 def _kind(path: str) -> str:
-    """Return the reason why a key store of another format cannot be read, for example because it is a Java key store;
-    empty if the file may be a PEM file.
+    """Return what kind of file this is if it is not a PEM file, for example a Java key store, as words for an error
+    message; empty if it may be a PEM file.
     """
     try:
         content = Path(path).read_bytes() if path else BEGIN

@@ -38,7 +38,7 @@ class TopicFiles:
         partitions: the open partitions.
 
     Attributes:
-        clean: whether the last broker that used the directory has stopped cleanly.
+        clean: whether the last broker that used the directory has stopped cleanly, so that no partition needs recovery.
         is_taking_over: whether Apache Kafka wrote the directory, and its takeover by this broker is not complete:
             `taken_over` sets this to False.
         checkpoints: the offset checkpoints of the directory.

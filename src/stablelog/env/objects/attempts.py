@@ -25,8 +25,8 @@ class StoredObject(NamedTuple):
 
 
 class ExistsError(Exception):
-    """The store responds that an object with this key exists. Some stores give this response to a request that has
-    failed for another reason, although no object exists.
+    """The store responds that an object with this key exists. A store may respond so by mistake, when the request has
+    failed for another reason and no object exists.
     """
 
 
@@ -59,7 +59,7 @@ class UploadPace(NamedTuple):
 
     Attributes:
         part_size: the size of a part in bytes. An object that is not larger is written by one put.
-        parts_at_once: the number of parts that are under way at a time.
+        parts_at_once: the number of parts that are sent at the same time.
         limit_s: the time limit of each request, in seconds.
     """
 

@@ -49,7 +49,7 @@ def check(store: ObjectStore, now_s: Callable[[], float] = time.monotonic) -> It
 
     Args:
         store: the store.
-        now_s: a clock that is never set back.
+        now_s: returns the time in seconds of a clock that is never set back.
 
     Yields:
         The result of each test and of each measurement, as soon as it is known. If the store breaks a promise, this is
@@ -106,8 +106,8 @@ def _rates(store: ObjectStore, directory: str, now_s: Callable[[], float]) -> It
 
 
 def _send(store: ObjectStore, key: str, piece: bytes, count: int) -> None:
-    """Upload an object of `count` equal pieces. If the link is slow, the first attempts may fail, until the size of the
-    requests is adapted to the link.
+    """Upload an object of `count` equal pieces. If the link to the store is slow, the first attempts may fail. Each of
+    them makes the requests smaller, until they suit the link.
     """
     for attempt in range(1, UPLOADS_MAX + 1):
         try:
@@ -149,7 +149,8 @@ def require_conditions(store: ObjectStore, name: str) -> None:
 
     Args:
         store: the store.
-        name: a name that no other caller uses. A caller that repeats a failed call uses the same name.
+        name: a name that no other caller uses. A caller that repeats a failed call uses the same name again, so that
+            this call deletes what the failed one has left.
 
     Raises:
         StoreError: the store rejects requests, or does not answer. A small object may be left, which the repeated call

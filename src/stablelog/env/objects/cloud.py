@@ -165,10 +165,10 @@ class CloudRequests:
         raise ValueError(message)
 
     def _write_stores(self, limit_s: float) -> tuple[Any, Any]:
-        """Return a pair of obstore objects for writes, with this time limit or a longer one.
+        """Return a pair of obstore objects for writes, whose requests have at least the time limit `limit_s`.
 
-        The first object makes one attempt of each request. The second one retries a failed part of an upload within
-        the time limit, so that finished parts are not sent again.
+        The first object makes one attempt of each request. The second one retries a failed part of an upload within the
+        time limit, so that finished parts are not sent again.
         """
         if self._url.startswith("memory:"):
             return self._store, self._store
@@ -197,8 +197,8 @@ class CloudRequests:
         self._request(lambda: obstore.put(store, key, bytes(content), mode="create", use_multipart=False))
 
     def upload(self, key: str, pieces: Iterable[Buffer], pace: UploadPace) -> None:
-        """Write an object: by one put, or in several parts if it is larger than a part. obstore would use a multipart
-        upload for small objects, too, which takes three requests.
+        """Write an object: by one put, or in several parts if it is larger than a part. By itself, obstore would use a
+        multipart upload, which takes at least three requests, even for a small object.
         """
         rest, first, size = iter(pieces), deque[Buffer](), 0
         whole, in_parts = self._write_stores(pace.limit_s)
@@ -310,7 +310,7 @@ class CloudRequests:
         raise failure
 
     def _failure(self, error: Exception) -> Exception:
-        """Convert an error of obstore to the error of an attempt."""
+        """Convert an error of obstore to one of the errors of an attempt, such as UnclearError or RejectedError."""
         text, whole = _in_short(error, self._secrets), str(error)
         if isinstance(error, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
             return ExistsError(text)
@@ -330,8 +330,8 @@ class CloudRequests:
 
 
 def _is_final(text: str) -> bool:
-    """Return whether an error message contains a status or code that the store would return again, so that a retry
-    cannot help.
+    """Return whether an error message of obstore contains a status or code that is final: the store would return it
+    again, so that a retry cannot help.
     """
     kept = KEPT.search(text)
     if kept is not None:

@@ -55,7 +55,9 @@ def write_new(path: Path, pieces: Iterable[Buffer]) -> None:
 
 
 def set_direct(descriptor: int, *, is_direct: bool) -> bool:
-    """Switch the next writes to a file between direct writes and the page cache. Return whether they are direct."""
+    """Switch the next writes to a file between direct writes and the page cache. Return whether the next writes are
+    direct: a file system may not support that.
+    """
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~DIRECT
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (DIRECT if is_direct else 0))
@@ -67,8 +69,8 @@ def set_direct(descriptor: int, *, is_direct: bool) -> bool:
 
 
 def _write_all(descriptor: int, content: memoryview) -> None:
-    """Append a whole buffer to the file. If the file system refuses a direct write, or the write ends inside a block,
-    the rest goes through the page cache.
+    """Append a whole buffer to the file, by direct writes (past the page cache). If the file system refuses a direct
+    write, or the write ends inside a block of the disk, the rest goes through the page cache.
     """
     while content:
         try:

@@ -160,7 +160,9 @@ class DirectoryRequests:
     # -- files -------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> Path:
-        """Return the path of a key's file. A missing directory of this path is created."""
+        """Return the path of the file that contains the object of a key. Missing directories of this path are
+        created.
+        """
         path = self._root / key
         if not path.parent.is_dir():
             self._make_directory(path.parent)
@@ -175,8 +177,8 @@ class DirectoryRequests:
 
     @contextlib.contextmanager
     def _temporary_file(self, pieces: Iterable[Buffer]) -> Iterator[Path]:
-        """Yield the path of a new synced file with this content. At the end, remove the file unless the caller has
-        renamed it.
+        """Yield the path of a new synced file with this content. When the caller has used it, remove the file, unless
+        the caller has renamed it.
         """
         path = self._unfinished / uuid.uuid4().hex
         try:

@@ -24,7 +24,8 @@ def open_store(
     Args:
         url: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///directory` or `memory:///`,
             which is a new, empty store in the memory of this process.
-        patience: how long each call repeats its request.
+        patience: how long each call of the store repeats its request, and how long it pauses between two attempts; None
+            for the default times.
         allow_http: whether requests to a cloud's store may be sent without TLS.
         options: options of obstore's store, such as `aws_endpoint`; credentials come from the environment unless they
             are given here.
@@ -32,7 +33,7 @@ def open_store(
 
     Raises:
         UsageError: the URL has an unknown scheme, or the store cannot be opened.
-        NothingStoredError: the directory of the store does not exist, and is not created.
+        NothingStoredError: the directory of a `file:` store does not exist, and `creates` is False.
     """
     return ObjectStore(_requests(url, allow_http=allow_http, options=options, creates=creates), patience)
 

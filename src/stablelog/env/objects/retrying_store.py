@@ -54,7 +54,7 @@ class _Source:
     that exception. Without this class, the store would treat it as its own failure and retry.
 
     Args:
-        pieces: returns the content from its beginning.
+        pieces: returns an iterable over the content from its beginning. The upload calls it once for each attempt.
 
     Attributes:
         error: the exception that the caller's code has raised; None if it has raised none.
@@ -81,9 +81,9 @@ class ObjectStore:
     """An object store with retries. Every call blocks, and any thread may make it.
 
     Args:
-        requests: the store, each of whose calls makes one attempt.
+        requests: the store without retries: each of its calls makes one attempt.
         patience: how long a call repeats its attempts.
-        now_s: a clock that is never set back.
+        now_s: returns the time in seconds of a clock that is never set back.
         sleep: waits for the given number of seconds.
 
     Attributes:
@@ -115,7 +115,9 @@ class ObjectStore:
         return self._requests.url
 
     def give_up_after(self, seconds: float) -> None:
-        """Begin no attempt after this time, by the clock `now_s`. Calls in progress end with their current attempt."""
+        """Begin no attempt later than `seconds` from now. A call that is in progress then ends with its current
+        attempt.
+        """
         self._last_s = self._now_s() + seconds
 
     def create(self, key: str, content: bytes) -> None:
@@ -183,7 +185,9 @@ class ObjectStore:
             raise
 
     def _part_sizes(self) -> tuple[int, int]:
-        """Return a pair: the size in bytes of the parts of an upload, and how many of them to send at the same time."""
+        """Return a pair that suits the speed of the link: the size in bytes of the parts of an upload, and how many of
+        them to send at the same time.
+        """
         size = self._uploads.size
         if size < PART_SIZE:
             return max(size, PART_SIZE_MIN), 1

@@ -2,9 +2,9 @@
 speed of the link.
 
 The speed is not known in advance. If many large requests share a slow link, none of them ends within its time limit,
-and the bytes already transferred are lost. So the window becomes half as large after a request that timed out or took
-long, and twice as large after quick requests. A request that is larger than the window is divided, so that finished
-parts are kept.
+and the bytes already transferred are lost. So there is a *window*, a limit of the bytes that are transferred at the
+same time. It becomes half as large after a request that timed out or took long, and twice as large after quick
+requests. A request that is larger than the window is divided, so that finished parts are kept.
 """
 
 import threading
@@ -26,17 +26,18 @@ POLL_S: Final = 0.1  # A waiting thread notices after this time that the process
 
 
 class TransferWindow:
-    """The limit of bytes in one direction that are transferred at the same time. Any thread may use it.
+    """The window: the limit of the bytes that are transferred in one direction (to or from the store) at the same time.
+    Any thread may use it.
 
     Args:
         size_min: the least size of the window, in bytes.
         size: its size at the beginning.
         size_max: its greatest size.
-        now_s: a clock that is never set back.
+        now_s: returns the time in seconds of a clock that is never set back.
 
     Attributes:
         size: the present size of the window, in bytes.
-        rate: the speed that the link has at least, as measured so far, in bytes a second.
+        rate: a cautious estimate of the speed of the link, in bytes per second: a quarter of the measured speed.
     """
 
     def __init__(self, size_min: int, size: int, size_max: int, now_s: Callable[[], float]) -> None:
@@ -49,19 +50,20 @@ class TransferWindow:
         self._changed = threading.Condition()
 
     def limit_s(self, size: int) -> float:
-        """Return the time limit in seconds of a write of this size."""
+        """Return the time limit in seconds of a write of `size` bytes, by the estimated speed of the link."""
         return IDLE_S + size / self.rate
 
     @contextmanager
     def reserve(
         self, size: int, last_s: Callable[[], float], *, total: int | None = None
     ) -> Iterator[Callable[[], None]]:
-        """Context for a request of this size, which is sent in the `with` block. At its beginning, wait until the
-        window has room for the request. At its end, adapt the window to the time that the request took.
+        """Context for a request of this size, which is sent in the `with` block. The context first waits until the
+        window (the limit of bytes that are transferred at the same time) has room for the request. At its end, it
+        adapts the window to the time that the request took.
 
         Args:
             size: how many bytes of the request are transferred at the same time. A request that is larger than the
-                window waits for all others.
+                window waits until no other request is being transferred.
             last_s: returns the time after which no request begins.
             total: the size of the whole request in bytes, if only a part of it is transferred at a time; None
                 otherwise.
@@ -91,7 +93,9 @@ class TransferWindow:
                 self._changed.notify_all()
 
     def _request_ended(self, size: int, total: int, begun_s: float) -> None:
-        """Adapt the window to a request that began at `begun_s` and has ended now."""
+        """Adapt the window (the limit of bytes that are transferred at the same time) and the estimated rate to a
+        request that began at `begun_s` and has ended now.
+        """
         took_s = max(self._now_s() - begun_s, 1e-6)
         # The time of the bytes that were under way together.
         turn_s = took_s * size / total
