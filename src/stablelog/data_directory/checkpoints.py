@@ -192,8 +192,9 @@ class OffsetCheckpoint:
 
 
 class ChangedOffsets(NamedTuple):
-    """Offsets to be written into a checkpoint file, with the encoded content of the file, and the number of changes at
-    the time when the offsets were read. If the number is greater at the time of the write, the offsets are outdated.
+    """Offsets to be written into a checkpoint file, with the encoded content of the file, and `change_count`, the
+    number of changes at the time when the offsets were read. If there were more changes before the write, the offsets
+    are outdated.
     """
 
     offsets: Offsets

@@ -1,6 +1,7 @@
-"""The commit sequences and producer ids that coordinators have assigned, as far as the files of a data directory show.
+"""The commit sequences (numbers of commits in their transaction group) and producer ids that coordinators have
+assigned, as far as the files of a data directory show.
 
-A coordinator finds the next numbers in its commit log. If the end of the commit log was cut off, it would assign
+A coordinator continues from the numbers in its commit log. If the end of the commit log was cut off, it would assign
 numbers again that batches in partitions already have. So `stablelog repair` reads the assigned numbers from the batches
 and producer snapshots of all partitions, and from the bytes that were cut off. Then it appends a record with the next
 numbers to the commit log.
@@ -54,7 +55,8 @@ SPARE_BLOCKS: Final = 1
 
 @dataclass(slots=True)
 class AssignedNumbers:
-    """The greatest commit sequences and producer ids that were found to be assigned.
+    """The greatest assigned numbers that were found: commit sequences (numbers of commits in their transaction group)
+    and producer ids.
 
     Attributes:
         sequence_ends: by transaction group, the greatest commit sequence plus one.
@@ -65,12 +67,14 @@ class AssignedNumbers:
     producer_ids_end: int = 0
 
     def sequence_end(self, group: str) -> int:
-        """Return the greatest commit sequence of a transaction group plus one."""
+        """Return the end of the commit sequences that were found for a transaction group: the greatest one plus one. A
+        commit sequence is the number of a commit in its group.
+        """
         return self.sequence_ends.get(group, FIRST_SEQUENCE)
 
     def add_batch(self, header: BatchHeader, batch: bytes) -> None:
-        """Record the producer id of a batch as assigned. If the batch is a commit marker, also record its commit
-        sequence.
+        """Add the numbers in a batch to the assigned ones: its producer id and, if the batch is a commit marker, the
+        commit sequence in it, which is the number of the commit in its transaction group.
         """
         self.add_producer_id(header.producer_id)
         if not header.is_control:
@@ -80,15 +84,15 @@ class AssignedNumbers:
             self._raise_sequence_end(marker.group, marker.commit_sequence + 1)
 
     def add_producer_id(self, producer_id: int) -> None:
-        """Record a producer id as assigned. An id that no coordinator can have assigned (a client may send any number)
-        is ignored.
+        """Add a producer id to the assigned ones. An id that no coordinator can have assigned is ignored: a client may
+        have sent any number.
         """
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def add_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
-        """Record the commit sequences and producer ids in a batch of a transaction group's commit log. Damaged records
-        are skipped.
+        """Add the numbers in a batch of a transaction group's commit log to the assigned ones: commit sequences
+        (numbers of commits in the group) and producer ids. Damaged records are skipped.
 
         Raises:
             UnknownFormatError: a later release has written a record.
@@ -118,8 +122,8 @@ class AssignedNumbers:
 
 
 def group_of_directory(directory: Path) -> str | None:
-    """Return the transaction group if the directory is that of a partition of its commit log; None if it belongs to
-    another topic.
+    """Return the name of the transaction group whose commit log has a partition in this directory; None if the
+    directory belongs to another topic.
     """
     return group_of_log(directory.name.rpartition("-")[0])
 
@@ -137,8 +141,8 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
 
 
 def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers:
-    """Find the commit sequences and producer ids that coordinators have assigned, in all partitions of a data
-    directory.
+    """Find the numbers that coordinators have assigned, in all partitions of a data directory: the commit sequences
+    (numbers of commits in their transaction group) and the producer ids.
 
     Three kinds of data are read: all batches, including those that `stablelog repair` has cut off; the producer
     snapshots, which also know producers whose batches are deleted; and the records of the commit logs.
@@ -166,7 +170,8 @@ def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers
 
 
 def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNumbers:
-    """Return the next commit sequence and producer id of a group, as its coordinator would find them in the commit log.
+    """Return the numbers from which the coordinator of a transaction group would continue, as it finds them in the
+    commit log: the ends of the commit sequences (numbers of commits in the group) and of the producer ids.
 
     Args:
         disk: the disk of the commit log.
@@ -183,11 +188,12 @@ def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNum
 def next_numbers(
     assigned: AssignedNumbers, logged: Mapping[str, AssignedNumbers], group: str, *, is_cut: bool
 ) -> TransactionGroupState | None:
-    """Decide the commit sequence and producer id at which the coordinator of a group must continue.
+    """Decide the next commit sequence (number of a commit in its transaction group) and the next producer id that the
+    coordinator of a group assigns.
 
-    Coordinators reserve producer ids in blocks. The coordinator must continue after the block of the greatest known id,
-    and after some spare blocks: a client may have an id without a batch in any partition, and it is unknown which
-    blocks the lost records had reserved.
+    Coordinators reserve producer ids in blocks. The coordinator must continue after the block of the greatest known id
+    and some further blocks: a client may have an id without a batch in any partition, and it is unknown which blocks
+    the lost records had reserved.
 
     Args:
         assigned: the numbers that coordinators have assigned.
@@ -259,8 +265,9 @@ class LostDecisions:
 
     Attributes:
         transactional_ids: the transactional ids whose state changed in the removed part.
-        first_commit: the least commit sequence in the removed part; 0 for none.
-        last_commit: the greatest commit sequence in the removed part; 0 for none.
+        first_commit: the least commit sequence (number of a commit in its transaction group) in the removed part; 0 if
+            it has no commit.
+        last_commit: the greatest commit sequence in the removed part; 0 if it has no commit.
     """
 
     transactional_ids: frozenset[str]
@@ -288,7 +295,8 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
 def append_next_numbers(
     disk: Disk, directory: Path, group: str, state: TransactionGroupState, *, leader_epoch: int
 ) -> None:
-    """Append a record with the next commit sequence and producer id to a commit log. It is durable on return.
+    """Append a record to a commit log with the next numbers that its coordinator assigns: the commit sequence (number
+    of a commit in its transaction group) and the producer id. The record is durable on return.
 
     Args:
         disk: the disk of the commit log. No broker may have the log open.

@@ -1,7 +1,8 @@
 """Decoder of the records in coordinators' logs into named fields, for the output of `stablelog inspect`.
 
 The output is like that of Kafka's dump tool with `--transaction-log-decoder` and `--offsets-decoder`. It also has the
-fields that only stablelog writes. Fields without a value (no previous producer, no expiry) are left out.
+fields that only stablelog writes. Fields without a value, such as the id of a previous producer if there is none, are
+left out.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
-"""The content of a partition's files as tables, for `stablelog inspect`. Damaged and torn files are described as far as
-they can be read.
+"""The content of a partition's files as tables, for `stablelog inspect`. Damaged and incomplete files are shown as far
+as they can be read.
 """
 
 import contextlib
@@ -78,8 +78,8 @@ RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "kind
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The content of a file as a table. `problem` is the damage at which reading has stopped; None if all was read. A
-    cell may be a dict: the fields of a record of a coordinator's log.
+    """The content of a file as a table. `problem` describes the damage at which reading has stopped; None if the whole
+    file was read. A cell may be a dict: the fields of a record of a coordinator's log.
     """
 
     title: str
@@ -114,7 +114,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
 
 
 def _kind_of(name: str) -> str:
-    """Return the key under which `_KINDS` has the kind of a file: the suffix of its name, its whole name, or the
+    """Return the key of a file's kind in the table `_KINDS`: the suffix of the file's name, its whole name, or the
     beginning of its name.
     """
     if has_offset(name):
@@ -127,7 +127,9 @@ def _decoded(disk: Disk, path: Path, decode: Decode) -> Iterator[Row]:
 
 
 def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
-    """Make a table of rows. If damage ends the rows, the table has those before it, and the damage as its `problem`."""
+    """Make a table of the rows that the iterator `found` yields. If it raises DamageError, the table has the rows
+    before the damage, and the damage as its `problem`.
+    """
     rows = []
     try:
         for row in found:
@@ -231,7 +233,7 @@ def _entries_of(make: Callable[[bytes, Path], OffsetIndex | TimeIndex | Transact
     """Return the decoder of an index file, which yields a row for each entry.
 
     Args:
-        make: makes the index from the bytes of the file and its path.
+        make: makes the object of the index from the bytes of the file and the path of the file.
     """
 
     def decode(content: bytes, path: Path) -> Iterator[Row]:
@@ -284,8 +286,9 @@ def _segment_rows(segments: Iterable[RemoteSegment]) -> Iterator[Row]:
 
 
 def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
-    """Yield the rows of a manifest: first a row for each of its parts (separate objects, each with some of the
-    segments), then a row for each segment that is in the manifest itself.
+    """Yield the rows of a manifest, the list of a partition's segments in the object store: first a row for each of its
+    parts (separate objects, each with some of the segments), then a row for each segment that is in the manifest
+    itself.
     """
     for part in manifest.parts:
         yield part.base_offset, None, part.size, f"PART ({part.segment_count} segments)", part.part_id.hex

@@ -3,8 +3,9 @@
 1. Everything in the store is read and checked, and the directory is written.
 2. The code of the broker opens and recovers the directory, and all its files are verified. Until here the store has not
    changed, and the lost broker, if it still runs, can continue.
-3. The restore takes over the chains of manifests, so that the lost broker cannot publish any more. If it has published
-   something since step 1, steps 1 and 2 are repeated.
+3. The restore takes over the chain of manifests of each partition (lists of its segments in the store, each of which
+   names the one before), so that the lost broker cannot publish any more. If it has published something since step 1,
+   steps 1 and 2 are repeated.
 4. The restore publishes its own manifests, and brokers may use the directory.
 
 A restore may be killed at any step. The same command, run again, gives the result of an undisturbed restore
@@ -37,7 +38,8 @@ class _State(NamedTuple):
     """The state of the store that a restore depends on. A broker that still runs may change it.
 
     Attributes:
-        payloads: the payload of the last manifest of each partition; None if there is none.
+        payloads: the bytes of the last manifest (the list of the segments in the store) of each partition; None if
+            there is none.
         settings: the dynamic settings of the broker.
     """
 
@@ -51,10 +53,10 @@ def restore(
     """Make a data directory from an object store.
 
     Args:
-        store: the object store, with the prefix of the cluster.
+        store: the object store at the prefix under which the lost broker has kept its objects.
         disk: the disk of the directory.
         directory: the data directory. It must be missing, empty, or the rest of an interrupted restore.
-        now_ms: the time of the clock.
+        now_ms: the time of the wall clock, in ms since 1970.
         progress: called with (the present step, items done, items in all).
 
     Returns:
@@ -111,7 +113,9 @@ class _Restore:
         return plan, self._target.open(self._now_ms)
 
     def _take_over_all(self) -> _State:
-        """Take over the chains of manifests. Return the state of the store, which no other broker can change any more."""
+        """Take over the chain of manifests of each partition (the lists of its segments in the store), so that no other
+        broker can publish there any more. Return the state of the store after this.
+        """
         self._storage.take_epoch()
         partitions = all_partitions(self._prefix)
         payloads: dict[RemotePartition, bytes | None] = {}
@@ -136,7 +140,7 @@ class _Restore:
 
 
 def _report(plan: RestorePlan, opened: Opened) -> Report:
-    """Add to the report of a plan what a broker has found in the directory."""
+    """Return the report of a plan, completed by what a broker has found in the restored directory (`opened`)."""
     ranges = [
         one
         if one.next_offset is None

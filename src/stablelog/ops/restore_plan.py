@@ -53,8 +53,9 @@ class RestorePlan:
     Attributes:
         partitions: the contents of the partitions' files, by directory and name.
         files: the contents of the other files, by name.
-        manifests: the manifests to publish, by partition.
-        report: the report, without what is read from the restored directory.
+        manifests: the encoded manifests (lists of a partition's segments in the store) that the restore publishes, by
+            partition.
+        report: the report of the restore, without what is known only when a broker has opened the restored directory.
     """
 
     partitions: dict[str, dict[str, bytes]]
@@ -77,7 +78,7 @@ def make_plan(
         cluster_id: the id of the cluster.
         logs: the records of the commit logs.
         settings: the dynamic settings of the broker.
-        now_ms: the time of the clock.
+        now_ms: the time of the wall clock, in ms since 1970.
     """
     return _Planner(topics, cluster_id, logs, settings, now_ms).plan()
 
@@ -120,7 +121,9 @@ class _Planner:
         self._manifests: dict[RemotePartition, bytes] = {}
 
     def _add_numbers(self, at: TopicPartition, stored: Stored) -> None:
-        """Record the commit sequences and producer ids of a partition as assigned."""
+        """Record the numbers that are found in a partition as assigned, so that no coordinator assigns them again: the
+        commit sequences (numbers of commits in their transaction group) and the producer ids.
+        """
         group = self._groups[at[0]]
         log = self._logs.setdefault(group, CommitLog(group))
         if stored.restored is not None:
@@ -133,8 +136,8 @@ class _Planner:
             log.raise_producer_ids_end(producer.producer_id)
 
     def _store_has(self, at: TopicPartition, txn: TransactionMetadata) -> bool:
-        """Return whether the store has all records of a committed transaction in one partition. Its end is in the store
-        if its beginning is, because a copy never ends inside an open transaction.
+        """Return whether the store has all records of a committed transaction in one partition. If the store has the
+        beginning of a transaction, it also has the end: copies to the store never end inside an open transaction.
         """
         stored = self._stored.get(at)
         if stored is None or is_coordinator_log(at[0]):
@@ -194,11 +197,11 @@ class _Planner:
             )
 
     def _torn_sequence(self, group: str) -> int:
-        """Return the greatest commit sequence of a commit that may be torn in commit-ordered topics; -1 if there is
-        none.
+        """Return the greatest commit sequence (number of a commit in its transaction group) of a commit that may be
+        torn in commit-ordered topics: present in some partitions, and lost in others. -1 if there is none.
 
-        For commits that are in the commit log, the partitions are known. A commit that was trimmed from the log may
-        lack a marker only in partitions whose last commit sequence is lower.
+        The commit log names the partitions of its commits. For a commit that was trimmed from the log, they are
+        unknown: it may be missing in each partition whose last commit sequence is lower.
         """
         latest = {
             at: one.latest_sequence
@@ -226,7 +229,9 @@ class _Planner:
     # -- the plan --------------------------------------------------------------------------------------------------
 
     def plan(self) -> RestorePlan:
-        """Make the plan."""
+        """Make the plan: decide the content of all files of the directory, and the manifests that the restore
+        publishes.
+        """
         for at, one in self._stored.items():
             payload = encode_manifest(self._published_manifest(at, one), self._now_ms)
             self._manifests[one.partition] = payload
@@ -293,7 +298,9 @@ class _Planner:
         )
 
     def _published_manifest(self, at: TopicPartition, stored: Stored) -> Manifest:
-        """Return the manifest to publish. It contains the numbers above which a later restore must continue."""
+        """Return the manifest (the list of a partition's segments in the store) that the restore publishes. It also has
+        the commit sequence and the producer id from which a later restore must continue.
+        """
         log_end = stored.log_end if is_coordinator_log(at[0]) else gap_end(stored)
         topic = self._topics[at[0]].published
         return stored.manifest._replace(
@@ -331,5 +338,7 @@ class _Planner:
 
 
 def _remote_partition(topic: StoredTopic, index: int) -> RemotePartition:
-    """Return the name of a partition in the store. The store need not have a manifest of it."""
+    """Return the id of a partition in the store: topic, topic id and number. The store need not have any object of the
+    partition.
+    """
     return next(iter(topic.partitions.values())).partition._replace(partition=index)

@@ -23,7 +23,8 @@ class PartitionLoss(NamedTuple):
         partition: the number of the partition.
         log_start: the first offset of the restored log.
         lost_from: the first offset whose record is lost.
-        log_end: the last log end offset that a manifest recorded; None if none did.
+        log_end: the last log end offset that a manifest (the list of the partition's segments in the object store)
+            recorded; None if no manifest recorded one.
         log_end_ms: the time at which this manifest was published, in ms since 1970; None if no manifest recorded a log
             end offset.
         next_offset: the offset of the first new record; None for the log of a coordinator.
@@ -62,11 +63,12 @@ class LeftOut(NamedTuple):
 
     Attributes:
         transactional_id: the transactional id; None if the commit log does not have the transaction any more.
-        commit_sequence: its commit sequence; -1 if it was aborted, or if the commit log does not have it any more.
+        commit_sequence: the number of its commit in its transaction group; -1 if the transaction was aborted, or if the
+            commit log does not have it any more.
         topic: the name of the topic.
         partition: the number of the partition.
         first_offset: the offset of its first record in the partition.
-        record_count: how many of its records in the partition the store has.
+        record_count: how many records of the transaction in this partition the store has.
     """
 
     transactional_id: str | None
@@ -85,11 +87,12 @@ class Report(NamedTuple):
         node_id: the id of the broker.
         ranges: the loss of each partition.
         groups: the committed offsets whose records are lost.
-        torn: the torn commits: some partitions have them, and others lack them.
+        torn: the torn commits: some of a commit's partitions have its records, and others have lost them.
         left_out: the transactions of which the store may have only some records of a partition.
-        torn_sequences: by transaction group, the greatest commit sequence of a commit that may be torn.
-        commit_sequences: by transaction group, the next commit sequence.
-        next_producer_id: the next producer id.
+        torn_sequences: by transaction group, the greatest commit sequence (number of a commit in its group) of a commit
+            that may be torn.
+        commit_sequences: by transaction group, the commit sequence of the next commit after the restore.
+        next_producer_id: the producer id that the coordinator assigns next.
         leader_epoch: the leader epoch of the restore.
         settings: the dynamic settings of the broker, by name.
         default_settings: the dynamic settings of all brokers of the cluster.

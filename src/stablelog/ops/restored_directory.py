@@ -1,4 +1,5 @@
-"""The data directory that a restore makes: it is written, opened by the code of the broker, verified, and released.
+"""The data directory that a restore makes: it is written, opened by the code of the broker, verified, and released for
+use by brokers.
 
 The file `restoring` is written first and removed last. While it is there, every broker refuses the directory. A restore
 that finds this file removes what an interrupted restore has left, and starts again.
@@ -41,9 +42,10 @@ class Opened(NamedTuple):
     """What a broker has found in the restored directory.
 
     Attributes:
-        next_offsets: the offset of the next record of each partition.
+        next_offsets: the offset that the next record of each partition gets.
         committed: the committed offsets of each consumer group.
-        commit_sequences: by transaction group, the next commit sequence.
+        commit_sequences: by transaction group, the commit sequence (the number of a commit in its group) that the next
+            commit gets.
     """
 
     next_offsets: dict[TopicPartition, int]
@@ -59,7 +61,8 @@ class RestoredDirectory:
         path: the data directory.
 
     Attributes:
-        void: the nonces (random ids) of interrupted restores into this directory, whose manifests do not count.
+        void: the nonces (random ids) of interrupted restores into this directory. The manifests (lists of segments in
+            the store) with these nonces are ignored.
 
     Raises:
         UsageError: the directory has files that no interrupted restore has left; nothing was changed.
@@ -124,8 +127,8 @@ class RestoredDirectory:
         self._disk.sync_dir(self._path)
 
     def open(self, now_ms: int) -> Opened:
-        """Start a broker on the directory, which recovers all logs and ends the transactions that are decided. Then
-        stop it, and verify all files.
+        """Start a broker on the directory. It recovers all logs, and writes the missing markers of transactions whose
+        commit or abort is decided. Then stop the broker, and verify all files.
 
         Raises:
             DamageError: a partition cannot be opened, recovery has cut off a part of a log, or a file contradicts
@@ -198,8 +201,8 @@ class RestoredDirectory:
 
     def record_nonce(self, nonce: bytes) -> None:
         """Record the nonce (random id) of this restore in the directory. The caller does this before it publishes its
-        first manifest, so that a later restore recognises the manifests of an interrupted one. Durable on return.
-        Raises DiskError.
+        first manifest (the list of a partition's segments in the store). If this restore is interrupted, a later one
+        recognises its manifests by the nonce. Durable on return. Raises DiskError.
         """
         self._disk.write_atomic(self._path / RESTORING_FILE, encode_restoring({*self.void, nonce}))
 

@@ -1,4 +1,4 @@
-"""Reads what an object store has of a cluster whose disk is lost, and checks it, for a restore. Nothing is written."""
+"""For a restore: reads and checks what an object store has of a cluster whose disk is lost. Nothing is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,8 +34,9 @@ class StoredTopic:
 
     Attributes:
         name: the name.
-        partitions: what the store has of each partition with a manifest, by index.
-        published: the state of the topic in its last manifest.
+        partitions: what the store has of each partition with a manifest (the list of its segments in the store), by
+            index.
+        published: the state of the topic, such as its settings, as its last manifest has it.
         logs: the contents of the copied log files, by partition and base offset, if the topic is the log of a
             coordinator; otherwise empty.
     """
@@ -47,12 +48,12 @@ class StoredTopic:
 
 
 def all_partitions(prefix: Prefix) -> list[RemotePartition]:
-    """Return all partitions in the store, in the order in which a restore takes over their manifests: first topics,
-    then the offsets logs, then the commit logs.
+    """Return all partitions in the store, in the order in which a restore takes over their manifests, the lists of
+    their segments in the store: first topics, then the offsets logs, then the commit logs.
 
-    After the takeover of its manifests, nothing more is copied from a log to the store. The commit logs come last,
-    because the markers in the other logs need their decisions: a decision can then not be missing in the store while a
-    marker that depends on it is there.
+    When the manifests of a log are taken over, the lost broker, if it still runs, can copy nothing more from this log
+    to the store. The commit logs come last, because the markers in the other logs need their decisions: with this
+    order, no marker can be in the store without the decision that it depends on.
     """
     found = [one for topic in prefix.topics() for one in prefix.partitions(topic)]
     return sorted(found, key=lambda one: (group_of_log(one.topic) is not None, is_coordinator_log(one.topic)))
@@ -62,9 +63,10 @@ def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[
     """Read the topics in the store. If several topics had the same name, the last one counts.
 
     Args:
-        prefix: the prefix of the store.
+        prefix: the prefix of the store, under which the broker kept all its objects.
         cluster_id: the cluster that the prefix belongs to.
-        payload_of: returns the payload of a partition's last manifest; None if there is none.
+        payload_of: returns the payload (the bytes) of a partition's last manifest, the list of its segments in the
+            store; None if there is none.
 
     Raises:
         StoreError: the store does not answer.
@@ -90,7 +92,8 @@ def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[
 
 
 def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
-    """Read the records of the commit logs, by transaction group.
+    """Read the records of the commit logs, in which the transaction coordinators store their decisions, by transaction
+    group.
 
     Raises:
         UnknownFormatError: a later release has written a record.
@@ -168,8 +171,8 @@ def _read_partition(prefix: Prefix, cluster_id: str, partition: RemotePartition,
 
 
 def _check_objects(prefix: Prefix, stored: Stored) -> None:
-    """Raise DamageError if an object that the manifest names is missing from the store, or has another size than the
-    manifest says.
+    """Raise DamageError if an object that the manifest (the list of a partition's segments in the store) names is
+    missing from the store, or has another size than the manifest says.
     """
     partition = stored.partition
     sizes = {one.key: one.size for one in prefix.store.list_after(partition.directory)}
@@ -233,5 +236,5 @@ def _published(partitions: dict[int, Stored]) -> Published:
 
 
 def empty_stored(partition: RemotePartition, cluster_id: str) -> Stored:
-    """Return the state of a partition of which the store has nothing."""
+    """Return the state of a partition of which the store has nothing: an empty log without a manifest."""
     return Stored(partition, Manifest(cluster_id), b"", {}, {})

@@ -1,10 +1,11 @@
-"""Garbage in an object store: objects that no broker or reader needs, found without a broker.
+"""Garbage in an object store: objects that no broker or reader needs. It is found and deleted without a broker.
 
 A broker deletes the garbage that it knows of (`tier.deletion`). It does not know the objects that it has lost with its
 disk, for example those of deleted topics after a restore; and a store may have no broker any more.
 
-Only the owner of a partition's chain of manifests knows which uploads are under way. So an object that the last
-manifest does not name counts as garbage only if it is old. All ages are differences of two times of the store's clock.
+Only the broker that publishes a partition's manifests (lists of its segments in the store) knows which uploads are
+under way. So an object that the last manifest does not name counts as garbage only if it is old. All ages are
+differences of two times of the store's clock.
 """
 
 import secrets
@@ -31,7 +32,8 @@ class Garbage:
     Attributes:
         partition: the partition.
         is_deleted: whether its topic was deleted.
-        is_pinned: whether a reader has a pin, so that nothing may be deleted.
+        is_pinned: whether a reader has a pin, an object by which it keeps segments from being deleted. Nothing may be
+            deleted then.
         objects: the objects, in the order in which they are to be deleted.
     """
 
@@ -65,7 +67,7 @@ def find_garbage(
     """Find the garbage of a partition: its objects in the store that no broker or reader needs.
 
     Args:
-        prefix: the prefix of the store.
+        prefix: the prefix of the store, under which the broker keeps all its objects.
         partition: the partition.
         deleted_ms: when the deletion of its topic was recorded in the store; None if the topic was not deleted.
         now_ms: the time of the store's clock.
@@ -74,7 +76,8 @@ def find_garbage(
             objects does not matter.
 
     Returns:
-        The garbage, which may be no objects. If a reader has a pin, `is_pinned` is True, and nothing may be deleted.
+        The garbage, which may be no objects. If a reader has a pin (an object that protects segments from deletion),
+        `is_pinned` is True, and nothing may be deleted.
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
@@ -102,8 +105,8 @@ def find_garbage(
 
 
 def delete_garbage(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
-    """Delete garbage, and yield each object after its deletion. Objects that a broker has published meanwhile stay. The
-    last manifest is read again before, so this raises the errors of `find_garbage`.
+    """Delete garbage, and yield each object after its deletion. The last manifest (the list of the partition's
+    segments) is read again first, and objects that it names by now are kept. Raises the errors of `find_garbage`.
     """
     assert not garbage.is_pinned, "a reader needs it"
     named = set() if garbage.is_deleted else _named_keys(prefix, garbage.partition)
@@ -114,7 +117,8 @@ def delete_garbage(prefix: Prefix, garbage: Garbage) -> Iterator[StoredObject]:
 
 
 def _named_keys(prefix: Prefix, partition: RemotePartition) -> set[str]:
-    """Return the keys of all objects that the last manifest of a partition names.
+    """Return the keys of all objects that the last manifest of a partition (the list of its segments in the store)
+    names.
 
     Raises:
         DamageError: the partition has no manifest, or the manifest or a part of it is damaged or missing.

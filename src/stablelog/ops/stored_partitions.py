@@ -1,4 +1,5 @@
-"""The objects of partitions in an object store: how many there are, and whether they match the manifest.
+"""The objects of partitions in an object store: how many there are, and whether they match the manifest, the list of a
+partition's segments in the store.
 
 These functions only read. They may run while a broker uses the store: objects that the broker deletes meanwhile are not
 reported as missing.
@@ -29,8 +30,8 @@ class PartitionUsage:
         topic: the name of the topic.
         topic_id: the id of the topic.
         partition: the number of the partition.
-        log_start: the log start offset in the last manifest.
-        end_offset: the end of the offsets in the store, exclusive.
+        log_start: the log start offset that the last manifest (the list of the segments in the store) records.
+        end_offset: the first offset after those that the store has.
         segments: the number of segments that readers can read.
         size: the bytes of their log files.
         marked: the number of segments that are marked for deletion.
@@ -38,7 +39,7 @@ class PartitionUsage:
         unnamed: the number of segment objects that the manifest does not name. They belong to copies that are under
             way, or were left by copies that a crash has ended.
         unnamed_size: the bytes of these objects.
-        manifests: the number of objects in the chain of manifests, and of parts.
+        manifests: the number of manifests in the store, and of their parts, which are objects of their own.
         pins: the number of pins, by which readers protect segments.
     """
 
@@ -59,11 +60,12 @@ class PartitionUsage:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFault:
-    """An object in the store that does not match the manifest.
+    """A fault of an object in the store: the object does not match the manifest, the list of a partition's segments in
+    the store.
 
     Attributes:
         key: the key of the object.
-        fault: a description of the difference.
+        fault: in words, how the object differs from what the manifest says.
     """
 
     key: str
@@ -71,10 +73,11 @@ class ObjectFault:
 
 
 def measure_partition(prefix: Prefix, partition: RemotePartition) -> PartitionUsage:
-    """Count the objects that the store has of a partition.
+    """Count the objects that the store has of a partition, and add up their sizes.
 
     Returns:
-        The numbers and sizes of these objects by kind.
+        The numbers and sizes of these objects, by kind: segments that readers can read, segments marked for deletion,
+        and so on.
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
@@ -112,10 +115,11 @@ def measure_partition(prefix: Prefix, partition: RemotePartition) -> PartitionUs
 
 
 class Verification:
-    """The verification of one partition's objects in the store.
+    """The verification of one partition's objects in the store: whether they match the partition's manifest, the list
+    of its segments.
 
     Args:
-        prefix: the prefix of the store.
+        prefix: the prefix of the store, under which the broker keeps all its objects.
         partition: the partition.
 
     Attributes:
@@ -156,13 +160,15 @@ class Verification:
                 yield ObjectFault(key, str(error).removeprefix(f"{key}: "))
 
     def _is_named(self, segment: RemoteSegment) -> bool:
-        """Return whether the last manifest in the store still names a segment. A broker may have deleted the segment
-        since the manifest was first read.
+        """Return whether the manifest that is the last one in the store now (the list of a partition's segments) still
+        names a segment. A broker may have deleted the segment since the manifest was first read.
         """
         return any(one.segment_id == segment.segment_id for one in self._live())
 
     def _check_log(self, key: str, segment: RemoteSegment) -> None:
-        """Check the size of a log file, and that each batch is whole and follows the one before."""
+        """Check the size of a log file in the store, and that each batch is whole and begins at the next offset after
+        the batch before.
+        """
         size = self._sizes.get(key, segment.size)
         if size != segment.size:
             raise DamageError(f"the object has {size} bytes, but the manifest says {segment.size}")
@@ -187,5 +193,7 @@ class Verification:
             raise DamageError("the headers of its batches are not those that its summary describes")
 
     def _check_indexes(self, key: str, segment: RemoteSegment) -> None:
-        """Check that an object of indexes is whole, and has the indexes that the manifest describes."""
+        """Check that the object with the indexes of a segment is whole, and has the indexes that the manifest (the list
+        of segments in the store) describes.
+        """
         segment.indexes_in(self._prefix.store.get(key), key)

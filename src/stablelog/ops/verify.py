@@ -40,7 +40,7 @@ from stablelog.tier.local_state import LocalState
 
 
 def is_partition_directory(disk: Disk, directory: Path) -> bool:
-    """Whether a directory has the name of a partition, and has a log file."""
+    """Whether a directory has the name of a partition (topic and number), and contains a log file."""
     return partition_named(directory.name) is not None and any(
         is_log(name) for name in disk.list_dir(directory)
     )
@@ -102,8 +102,8 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 
 
 def until_unreadable(path: Path, findings: Iterator[FileFinding]) -> Iterator[FileFinding]:
-    """Yield the findings of an iterator. If the iterator raises an error because a file cannot be read, yield a last
-    finding about `path` that describes this error.
+    """Yield the findings of an iterator (each describes a damaged or missing file). If the iterator raises an error
+    because a file cannot be read, yield a last finding about `path` that describes this error.
     """
     try:
         yield from findings
@@ -170,8 +170,8 @@ def _verify_partition(
 
 
 def _finding(path: Path, error: DamageError | DiskError | UsageError | UnknownFormatError) -> FileFinding:
-    """Return a finding for an error. The path is removed from the message of the error, because the finding has it as a
-    field.
+    """Return a finding for an error. The path at the beginning of the error's message is removed, because the finding
+    has the path as a field of its own.
     """
     return FileFinding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
@@ -196,8 +196,9 @@ def last_leader_epoch(disk: Disk, directory: Path) -> int:
 
 
 def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
-    """Read what a data directory records about each log, such as its recovery point, by partition directory. Files that
-    cannot be read are skipped.
+    """Read what a data directory records about each log, such as its recovery point (the offset up to which it was
+    synced), by partition directory. A verification expects to find this in the log. Files that cannot be read are
+    skipped.
     """
     ends = recovery_points(disk, directory)
     catalog = _catalog_if_whole(disk, directory)
@@ -237,7 +238,9 @@ def _start_files(topic: ListedTopic) -> list[str]:
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
-    """Whether the list of topics names a partition now. A running broker may have deleted its topic meanwhile."""
+    """Whether the list of topics still names a partition: a running broker may have deleted the partition's topic since
+    the verification began.
+    """
     try:
         catalog = read_catalog(disk, directory)
     except (DamageError, UnknownFormatError):
@@ -248,8 +251,9 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
 
 
 def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[FileFinding]:
-    """Yield a finding for damage in `meta.properties` and in `.kafka_cleanshutdown`, which a start of the broker reads
-    first. Files of a later release are ignored here, because another check reports them.
+    """Yield a finding for each damage in `meta.properties` and in `.kafka_cleanshutdown` (the sign of a clean stop),
+    which a start of the broker reads first. Files of a later release are ignored here, because another check reports
+    them.
     """
     path = directory / META_FILE
     with contextlib.suppress(UnknownFormatError):
