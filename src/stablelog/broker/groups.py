@@ -132,7 +132,11 @@ class BrokerGroups:
         self._has_ended = True
         for token in self._waiting:
             if not token.done():
-                token.set_exception(RefusedError(ErrorCode.coordinator_not_available, "the broker stops"))
+                token.set_exception(
+                    RefusedError(
+                        ErrorCode.coordinator_not_available, "the broker stops: send the request again"
+                    )
+                )
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
         """Apply a marker in the offsets log to the offsets of its transaction. After a commit marker, the offsets take

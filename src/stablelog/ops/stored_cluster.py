@@ -180,9 +180,11 @@ def _check_objects(prefix: Prefix, stored: Stored) -> None:
         for kind in (LOG, INDEXES):
             key = partition.segment_key(row.base_offset, row.segment_id, kind)
             if key not in sizes:
-                raise DamageError(f"{key} is missing, although the last manifest names it")
+                raise DamageError(f"{key} is missing, and the last manifest names it: restore the object")
             if kind == LOG and sizes[key] != row.size:
-                raise DamageError(f"{key} has {sizes[key]} bytes, but the last manifest says {row.size}")
+                raise DamageError(
+                    f"{key} has {sizes[key]} bytes, but the last manifest says {row.size}: restore the object"
+                )
 
 
 def _last_indexes(prefix: Prefix, stored: Stored) -> dict[IndexKind, Buffer]:
@@ -197,7 +199,7 @@ def _get_object(prefix: Prefix, key: str) -> bytes:
     try:
         return prefix.store.get(key)
     except ObjectMissingError:
-        raise DamageError(f"{key} is missing, although the last manifest names it") from None
+        raise DamageError(f"{key} is missing, and the last manifest names it: restore the object") from None
 
 
 def _read_logs(prefix: Prefix, stored: Stored) -> dict[int, bytes]:

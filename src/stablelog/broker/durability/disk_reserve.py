@@ -321,7 +321,7 @@ class DiskReserve:
             # If a part of the margin has been written after the end of the reserve, remove at least that part.
             self._file.truncate(max(floor, min(self._size, self._held - step)))
         except DiskError as error:
-            log.error("the disk reserve cannot be released: %s", error)
+            log.error("the disk reserve can free no space, because its file cannot be truncated: %s", error)
             return False
         return True
 

@@ -89,7 +89,13 @@ class Proofs:
                     self._tasks.report_unexpected(
                         "proofs", self._tasks.partition_scope(proof.partition), error
                     )
-                    self._failed(path, proof, UnavailableError(f"the proof of {path} failed unexpectedly"))
+                    self._failed(
+                        path,
+                        proof,
+                        UnavailableError(
+                            f"the check of {path} failed unexpectedly: the log has the traceback"
+                        ),
+                    )
                 else:
                     if piece is END:
                         del self._proofs[partition, path]
@@ -103,7 +109,9 @@ class Proofs:
             if any(segment.path(LOG) == path and segment.proof.damage is not None for segment in segments):
                 log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
             else:
-                error = UnavailableError(f"{path} was deleted or compacted while it was proven")
+                error = UnavailableError(
+                    f"{path} was deleted or compacted while its batch headers were checked: retry"
+                )
             self._on_proven(proof.partition)
         elif path not in self._unreadable:
             self._unreadable.add(path)
