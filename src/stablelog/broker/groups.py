@@ -28,7 +28,7 @@ class BrokerGroups:
 
     Args:
         coordinator: makes the decisions.
-        journal: the offsets log, with the responses that wait until the log is durable.
+        journal: the offsets log (`__consumer_offsets`), with the responses that wait until the log is durable.
         runtime: the tasks and the clock of the broker.
     """
 
@@ -59,7 +59,9 @@ class BrokerGroups:
         self.apply_decision(coordinator.finish_replay(self._now_ms()))
 
     def apply_decision(self, decision: GroupDecision[Any]) -> None:
-        """Append the records of a decision to the offsets log. Its responses are sent when the records are durable."""
+        """Append the records of a decision of the group coordinator to the offsets log. The responses of the decision
+        are sent when its records are durable.
+        """
         self.journal.append(decision.records)
         answers = decision.answers
         if answers:
@@ -114,7 +116,7 @@ class BrokerGroups:
         return asyncio.get_running_loop().create_future()
 
     async def wait_for_response(self, token: Token) -> Any:
-        """Wait for the response to the request of this token.
+        """Wait for the response to a request, whose `token` is a future that gets the response.
 
         Raises:
             RefusedError: the broker stops. The client sends the request again.
@@ -139,8 +141,8 @@ class BrokerGroups:
                 )
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Apply a marker in the offsets log to the offsets of its transaction. After a commit marker, the offsets take
-        effect; after an abort marker, they are dropped.
+        """Apply the end of a transaction, a marker in the offsets log, to the offsets that the transaction has
+        committed. After a commit marker, the offsets take effect; after an abort marker, they are dropped.
 
         Args:
             producer_id: the producer id of the transaction.

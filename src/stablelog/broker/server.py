@@ -74,7 +74,7 @@ class Server:
         )
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the server, because the disk or another part that the whole broker depends on has failed."""
+        """Stop the server, because something has failed on which the whole broker depends, such as the disk."""
         log.critical("%sthe broker stops: %s", "the disk failed, " * isinstance(error, DiskError), error)
         self.failure = error
         self.stopping.set()

@@ -41,7 +41,7 @@ class ListedTopic:
 
     @cached_property
     def entry(self) -> str:
-        """The topic's entry in the file: indented JSON, with a line break before it."""
+        """The topic's entry in `cluster.json`: indented JSON, with a line break before it."""
         first, *lines, last = json.dumps({self.name: self._fields()}, indent=1).splitlines()
         assert (first, last) == ("{", "}")
         return "".join(f"\n {line}" for line in lines)

@@ -64,7 +64,7 @@ def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Encode the content of an offset checkpoint."""
+    """Encode the content of a checkpoint file with these offsets, in Kafka's format."""
     rows = [f"{topic} {index} {offset}" for (topic, index), offset in sorted(offsets.items())]
     return "\n".join([str(CHECKPOINT_VERSION), str(len(rows)), *rows, ""]).encode()
 
@@ -94,7 +94,7 @@ def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
 
 
 def write_offset_checkpoint(writer: FileWriter, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Write a checkpoint file. It is durable on return."""
+    """Write a checkpoint file with these offsets. It is durable on return."""
     writer.write_atomic(path, encode_offset_checkpoint(offsets))
 
 
@@ -174,7 +174,7 @@ class OffsetCheckpoint:
 
         Args:
             changed: the offsets; None if the file has the present offsets already.
-            durable: whether this write must be durable on return, although not every write of this checkpoint must be.
+            durable: whether this write must be durable on return, even if the checkpoint was made with `durable=False`.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.

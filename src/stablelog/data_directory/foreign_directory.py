@@ -54,7 +54,7 @@ def refuse_foreign_directory(disk: Disk, directory: Path) -> None:
 
 
 def _is_own(disk: Disk, directory: Path, name: str) -> bool:
-    """Whether a broker has written this entry of a directory."""
+    """Whether a broker has written the file or directory `name` in a directory."""
     path = directory / name
     if disk.is_dir(path):
         return _PARTITION.fullmatch(name) is not None and _has_partition(disk.list_dir(path))

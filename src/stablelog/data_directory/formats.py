@@ -123,7 +123,8 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
 
     Raises:
         UnknownFormatError: this release does not read the version of a file. The error names the file.
-        DamageError: the file that records where the commit-ordered view begins is damaged.
+        DamageError: a file of a commit-ordered partition is damaged: the one that records from which position in commit
+            order the partition can be read.
     """
     listing = Listing(disk, directory)
     partition_formats.check_formats(listing)

@@ -1,8 +1,8 @@
 """Takeover of a data directory of Apache Kafka: finds its topics by the names of its directories.
 
 A directory of stablelog without its `cluster.json` looks like a directory of Kafka. The broker recognises it by files
-that only stablelog writes, and refuses it: the settings and the order of its topics are lost, so it would serve them
-wrongly.
+that only stablelog writes, and refuses it: the settings of its topics are lost, and so is whether readers get records
+in offset order or in commit order. The broker would serve the topics wrongly.
 """
 
 import logging

@@ -178,7 +178,7 @@ class RegisteredFile(Generic[Content]):
 
         Raises:
             UnknownFormatError: a later release has written the file.
-            DamageError: the file is damaged, or missing although `meta.properties` registers it.
+            DamageError: the file is damaged, or is missing, and `meta.properties` says that it exists.
         """
         try:
             with adding_path(self.path):

@@ -41,7 +41,7 @@ class File(Protocol):
         """The size of the file in bytes, including bytes that are not synced yet."""
 
     def append(self, *buffers: Buffer) -> int:
-        """Write the buffers, in order, at the end of the file. Return the position of the first byte.
+        """Write the buffers one after the other at the end of the file. Return the position of the first byte.
 
         Raises:
             DiskError: the write failed. If the error's `undone` is True, the file is as before. If it is False, a part

@@ -167,7 +167,8 @@ class LocalFile:
         """Load the pages of the view into memory, and map them into the process, so that a read does not block.
 
         Returns:
-            False if the operating system has no call for this; in that case nothing was done.
+            True if the pages were loaded. False if the operating system has no call for this; in that case nothing was
+            done.
         """
         try:
             return populate(view)

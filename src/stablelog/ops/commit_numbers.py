@@ -129,8 +129,8 @@ def group_of_directory(directory: Path) -> str | None:
 
 
 def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
-    """Return the directories of the commit logs by transaction group, each list in the order of the partition numbers.
-    A coordinator writes only to the first partition of its commit log.
+    """Return those of the partition directories that belong to a commit log, by transaction group. Each list is in the
+    order of the partition numbers. A coordinator writes only to the first partition of its commit log.
     """
     found: dict[str, list[Path]] = {}
     for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -215,7 +215,9 @@ def next_numbers(
 
 
 def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
-    """Yield the producer ids in a partition's snapshots. Snapshots that cannot be read are skipped."""
+    """Yield the producer ids in a partition's snapshots of the producer state. Snapshots that cannot be read are
+    skipped.
+    """
     for name in disk.list_dir(directory):
         if not is_snapshot(name):
             continue

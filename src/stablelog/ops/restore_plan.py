@@ -317,7 +317,7 @@ class _Planner:
         )
 
     def _batches(self, pairs: list[Pair], offset: int) -> bytes:
-        """Encode records to append to a commit log."""
+        """Encode the records (pairs of key and value) that the restore appends to a commit log at `offset`."""
         batches = []
         for begin in range(0, len(pairs), RECORD_COUNT_MAX):
             records = [Record(0, self._now_ms, *pair) for pair in pairs[begin : begin + RECORD_COUNT_MAX]]

@@ -1,4 +1,6 @@
-"""The report of a restore: which records of each partition are lost, and which transactions are lost in part."""
+"""The report of a restore: which records of each partition are lost, and which transactions are torn: lost in a part of
+their partitions.
+"""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple

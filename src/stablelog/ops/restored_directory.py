@@ -91,7 +91,7 @@ class RestoredDirectory:
             self._lock.release()
 
     def write(self, plan: RestorePlan, progress: Progress) -> None:
-        """Write the files of a plan, after removing all other files. All files are durable on return.
+        """Write the files of a restore's plan, after removing all other files. All files are durable on return.
 
         Args:
             plan: the content of the directory.

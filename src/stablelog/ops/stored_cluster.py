@@ -115,7 +115,7 @@ def read_commit_logs(topics: list[StoredTopic]) -> dict[str, CommitLog]:
 
 
 def read_settings(prefix: Prefix) -> Dynamic:
-    """Read the dynamic settings of the last broker from the store; empty if there are none.
+    """Read the dynamic settings that the last broker has copied to the store; empty if it has copied none.
 
     Raises:
         StoreError: the store does not answer.
@@ -139,7 +139,8 @@ def _pairs(content: bytes, position: int) -> list[Pair]:
 
 
 def producers_of(stored: Stored, now_ms: int) -> ProducerTable | None:
-    """Return the producer state at the end of a partition in the store; None if the store has none.
+    """Return the producer state (epochs, last sequence numbers, open transactions) at the end of the part of a
+    partition that the store has; None if the store has no snapshot of it.
 
     Raises:
         UnknownFormatError: a later release has written the snapshot.

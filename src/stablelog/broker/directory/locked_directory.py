@@ -103,8 +103,8 @@ class LockedDirectory:
         return cluster_id, node_id if meta.node_id is None else meta.node_id, meta.fault is None
 
     def begin(self) -> None:
-        """Record broker time, and remove the file that marks a clean stop, so that after a crash the next start recovers
-        the logs.
+        """Begin to use the directory: record broker time in its file, and remove the file that marks a clean stop, so
+        that after a crash the next start recovers the logs.
 
         Durable on return.
         """

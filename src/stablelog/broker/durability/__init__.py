@@ -1,1 +1,3 @@
-"""Durability of writes: the group flush, the coordinators' journals, and the disk reserve."""
+"""Durability of writes: the group flush (one fsync for many writes), the journals (the logs of the coordinators, with
+what waits for them), and the disk reserve (space for the case that the disk is full).
+"""

@@ -85,10 +85,11 @@ class DiskReserve:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk counts as full.
+        """Whether the disk counts as full, so that the broker refuses clients' writes.
 
-        The disk counts as full from the first write that fails for lack of space until the reserve file and its margin
-        have their space again. It also counts as full while records of a coordinator wait for space.
+        The disk counts as full from the first write that fails for lack of space until the reserve file has its whole
+        size again and there is a margin of free space beside it. It also counts as full while records of a coordinator
+        wait for space.
         """
         return self._lacks_room or bool(self._waiting)
 
@@ -234,7 +235,7 @@ class DiskReserve:
 
     def attempt(self, work: Callable[[], Result], *, frees: bool = False) -> Result:
         """Run work that must succeed on a full disk, and return its result. If it lacks space, free a step of the
-        reserve and run the work again.
+        reserve (truncate the reserve file by a part of its size) and run the work again.
 
         Args:
             work: the function to call. If it raises a DiskError for lack of space whose `undone` is True, it has
@@ -256,8 +257,8 @@ class DiskReserve:
     async def attempt_in_thread(
         self, threads: Executor | None, work: Callable[[], Result], *, frees: bool = False
     ) -> Result:
-        """Run work in a thread, and return its result. Make room for the work as `attempt` does, with the same meaning
-        of `frees`.
+        """Run work in a thread, and return its result. If the work lacks space, free a step of the reserve file and run
+        the work again, as `attempt` does. `frees` says whether the work frees space.
 
         Only the event loop changes the reserve file. Raises the errors of `attempt`.
         """
@@ -336,7 +337,8 @@ class DiskReserve:
         self.attempt(lambda: self._disk.write_unsynced(path, content), frees=True)
 
     async def restore(self) -> bool:
-        """Write the reserve file to its whole size, as far as the disk has space.
+        """Restore the reserve file, from which space was taken: write it to its whole size, as far as the disk has
+        space.
 
         Returns:
             Whether the file is whole. If so, it has become whole in the present turn of the event loop, so the caller

@@ -158,7 +158,9 @@ class GroupFlush:
                 future.set_exception(error)
 
     async def run(self) -> None:
-        """Flush in rounds until cancelled, or until the broker has failed."""
+        """Flush in rounds until this task is cancelled, or the broker has failed. A round makes all new appends
+        durable.
+        """
         while self.failed is None:
             await self._wake.wait()
             self._wake.clear()
@@ -370,8 +372,8 @@ def _complete(future: asyncio.Future[None], error: BaseException | None) -> None
 
 
 class _Ran(NamedTuple):
-    """The result of the file syncs of one thread in a flush round: the average number of seconds that a sync took, and
-    the exceptions of the syncs that failed.
+    """The result of the file syncs that one thread has done in a flush round (all partitions with new data are synced
+    in a round): the average number of seconds that a sync took, and the exceptions of the syncs that failed.
     """
 
     seconds: float

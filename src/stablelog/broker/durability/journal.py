@@ -259,7 +259,7 @@ class Journal:
             self.run_effects()
 
     def run_effects(self) -> None:
-        """Run the effects (markers and responses) whose records have become durable."""
+        """Run the effects (functions that write markers or send responses) whose records have become durable."""
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
@@ -350,7 +350,7 @@ class Journal:
             self._is_writing_checkpoint = False
 
     async def _write_checkpoint(self, live: Callable[[], LiveState | None]) -> int | None:
-        """Append a checkpoint: the coordinator's live state.
+        """Append a checkpoint: the coordinator's live state, all that it still needs.
 
         Returns:
             The offset at which the checkpoint begins; None if nothing was appended, because `live` returned None (the

@@ -133,8 +133,8 @@ class OpenListeners:
         """Return the connection object of a client that has connected to a listener.
 
         Args:
-            at: a list with the listener as its only entry. The list exists before the listener, whose port is known
-                only when it is bound.
+            at: a list with the listener as its only entry. It is a list because the caller makes it before it knows the
+                port of the listener, and replaces its entry when the port is bound.
             on_made: called with the connection and its transport, when it is established; None to call nothing.
         """
         logins = self._logins

@@ -188,7 +188,7 @@ class Tasks:
         Args:
             name: name of the work, in the log and in the metric.
             interval_s: the pause before each step, in seconds.
-            step: the work.
+            step: does the work once.
             first_at_once: whether there is no pause before the first step.
             pause_s: returns the pause before the next step, if it is not always `interval_s`.
         """
@@ -211,7 +211,8 @@ class Tasks:
         return self.start(name, steps)
 
     async def run_for_request(self, name: str, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Run `work` to its end for a request, even if the connection of the request is lost meanwhile.
+        """Run `work` to its end for a request, even if the request is cancelled meanwhile because its connection is
+        lost.
 
         Raises:
             StablelogError: raised by `work`.

@@ -49,7 +49,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time limit of this turn has passed, so that the work should end the turn."""
+        """Whether the time limit of this turn has passed, so that the work should call `end` to let other tasks run."""
         return self._loop.time() > self._end_s
 
 

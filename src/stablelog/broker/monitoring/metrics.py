@@ -189,7 +189,8 @@ Source = Callable[[], Iterable[Sample]]
 
 
 class Metrics:
-    """The counters of one broker, the registered sources of metrics, and the HTTP server that serves both.
+    """The metrics of one broker: its counters, the registered sources (functions that return further metrics), and the
+    HTTP server that serves both.
 
     Args:
         open_partitions: returns the open partitions.

@@ -16,7 +16,7 @@ class ArrivingRequests:
     arrives in a frame (buffer) of its own, and takes memory of the budget: its *claim*.
 
     Attributes:
-        inbox: the bytes that are not in a frame.
+        inbox: the buffer with the bytes of small requests, and with the first bytes of a large one.
         claim: the claim of the request that arrives in a frame, or that waits for memory; None if there is none.
         since: when the incomplete request began to arrive, in seconds of the event loop; None if none is incomplete.
     """
@@ -81,10 +81,11 @@ class ArrivingRequests:
         self.inbox.clear()
 
     def fill_frame(self, size: int) -> tuple[Buffer, MemoryClaim] | None:
-        """Count `size` bytes that have arrived in the frame.
+        """Count `size` bytes that have arrived in the frame, the buffer of the large request.
 
         Returns:
-            (the bytes of the request, its claim) if the request is complete now; None if more bytes must arrive.
+            (the bytes of the request, its claim on the memory budget) if the request is complete now; None if more
+            bytes must arrive.
         """
         frame, claim = self._frame, self.claim
         assert frame is not None
@@ -108,8 +109,8 @@ class ArrivingRequests:
         """Remove the request that has waited for memory of the budget from the inbox.
 
         Returns:
-            (the bytes of the request, its claim). None if the request is too large for the inbox, so that it needs a
-            frame; nothing is removed then.
+            (the bytes of the request, its claim on the budget). None if the request is too large for the inbox, so that
+            it needs a frame (a buffer of its own); nothing is removed then.
         """
         claim = self.claim
         assert claim is not None

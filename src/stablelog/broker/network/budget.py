@@ -46,8 +46,8 @@ class ClaimOwner(Protocol):
     """
 
     def resume_receiving(self) -> None:
-        """Continue receiving the request. The budget calls this method when it has granted the bytes that the claim
-        waited for.
+        """Continue receiving the request. The memory budget calls this method when it has granted the bytes for which
+        the request has waited.
         """
 
     def close(self, why: str | None = None) -> None:
@@ -142,14 +142,14 @@ class MemoryBudget:
 
     Args:
         size_max: the limit in bytes. It is also the limit of a single request.
-        receive_s: seconds that a request may take to arrive.
+        receive_s: the seconds that a request may take to arrive, if other requests wait for memory.
         clock: returns monotonic seconds.
         later: schedules a call after a number of seconds.
         inbox_size: bytes of the buffer of an inbox.
 
     Attributes:
         frames: the buffers into which large requests are received.
-        inboxes: the buffers into which all other requests are received.
+        inboxes: the unused buffers for inboxes: the inbox of a connection receives its small requests.
         left: bytes that no claim has taken.
     """
 
@@ -189,7 +189,8 @@ class MemoryBudget:
         return claim
 
     def grow_claim(self, claim: MemoryClaim, arrived: int) -> bool:
-        """Take memory of the budget for the `arrived` bytes of a request, and for as many bytes that arrive next.
+        """Take memory of the budget for the `arrived` bytes of a request and for the bytes that arrive next: for at
+        most twice the arrived bytes.
 
         Returns:
             True if the claim has the memory. False if the budget has too few bytes now: the claim then waits, and the

@@ -183,7 +183,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def scope(self) -> Scope:
-        """The scope of the connection's work: an unexpected exception in this work closes the connection."""
+        """The scope of the connection's work: what fails after an unexpected exception in this work. It is the
+        connection.
+        """
         # Made for each call: an attribute with the scope would create a reference cycle.
         return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Arrival(NamedTuple):
-    """The decision about a new connection: when it is served, or why it is closed.
+    """The arrival of a new connection: the decision when it is served, or why it is closed.
 
     Attributes:
         delay_ms: the broker reads nothing from the connection for this time.

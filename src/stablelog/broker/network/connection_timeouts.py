@@ -14,7 +14,7 @@ from stablelog.broker.network.session import Session
 
 
 class TimedConnection(Protocol):
-    """The part of a connection that its time limits use."""
+    """What `ConnectionTimeouts` uses of a connection."""
 
     @property
     def is_reading(self) -> bool:
@@ -68,7 +68,9 @@ class ConnectionTimeouts:
             self._idle_timer = self._connection.later(first_check_s, self._check_idle)
 
     def expect_rest(self) -> None:
-        """Begin to check whether the rest of a request arrives, because a part of the request has arrived."""
+        """Expect the rest of a request of which a part has arrived: close the connection if the rest does not arrive in
+        time.
+        """
         if self._receive_timer is None and self._connection is not None:
             limit_s = self._limits.receive_ms_max / 1000
             self._receive_timer = self._connection.later(limit_s, self._check_receive_time)

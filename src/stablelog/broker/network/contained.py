@@ -20,7 +20,9 @@ class Contained(Protocol):
 
     @property
     def scope(self) -> Scope:
-        """The part of the broker that fails if a callback raises an unexpected exception: this connection only."""
+        """The scope of the callbacks: the part of the broker that fails if one of them raises an unexpected exception.
+        It is this connection only.
+        """
 
 
 def contained(callback: Callback) -> Callback:

@@ -21,7 +21,7 @@ class FrameBuffers:
         self._kept: list[mmap.mmap] = []
 
     def __len__(self) -> int:
-        """The number of unused frames that are kept for later requests."""
+        """The number of unused frames (buffers for large requests) that are kept for later requests."""
         return len(self._kept)
 
     def take_frame(self, size: int) -> memoryview:

@@ -69,8 +69,8 @@ class Inbox:
         return self.buffer[self.filled :]
 
     def drop_bytes(self, size: int) -> None:
-        """Remove `size` bytes from the beginning. If the inbox is empty then, its buffer becomes free for other
-        connections.
+        """Remove the first `size` bytes of the inbox, because they are processed. If it is empty then, its buffer
+        becomes free for other connections.
         """
         rest = self.filled - size
         assert rest >= 0

@@ -63,7 +63,8 @@ class RequestDecoder:
             api: the API of the request.
             version: the version of the request.
             frame: the bytes of the request.
-            prepare: imports the message classes of the API. Called first, in a thread, with the API and the version.
+            prepare: imports the classes of the API's messages, which takes long. Called first, in a thread, with the
+                API and the version.
 
         Returns:
             (the client id, the request). The client id is None if the client gives itself no name.
@@ -84,7 +85,9 @@ class RequestDecoder:
 
 
 async def _run_in_turns(steps: Generator[None, None, Result]) -> Result:
-    """Run a generator to its end and return its result. Between two of its steps, other tasks may run."""
+    """Run a generator to its end in several turns of the event loop, and return its result. Other tasks run between two
+    of its steps.
+    """
     turn = Turn()
     while True:
         try:

@@ -14,7 +14,7 @@ class Mute:
 
     Args:
         later: calls a function after a number of seconds.
-        on_end: called when the time is over.
+        on_end: called when the time is over, so that the connection begins requests again or is closed.
 
     Attributes:
         why_closed: why the connection is closed when the time is over; None if it then begins requests again.

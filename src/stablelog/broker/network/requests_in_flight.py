@@ -28,7 +28,7 @@ class RequestsInFlight:
         Args:
             task: the task. The caller calls `end_request` when it has ended.
             frame: the bytes of the request.
-            claim: the memory of the budget that the request holds; None if it holds none.
+            claim: the memory that the request has taken from the memory budget; None if it has taken none.
         """
         self._requests[task] = frame, claim
 

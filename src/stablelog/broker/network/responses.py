@@ -88,8 +88,8 @@ class Responses:
         return False
 
     def end_turn(self) -> None:
-        """Record that the next turn of the event loop has begun. `send_ready` may then be called again after it has
-        left responses for this turn.
+        """End the present turn of sending: the next turn of the event loop has begun. If `send_ready` has left
+        responses for this turn, it may be called again now.
         """
         if self.state is states.LATER:
             self.state = transition(self.state, states.READY)
@@ -101,7 +101,9 @@ class Responses:
         self.blocked_since = now_s
 
     def unblock_sending(self) -> None:
-        """Send again, because the client has read enough or has left. Has no effect if sending was not blocked."""
+        """Allow sending again after `block_sending`, because the client has read enough or has left. Has no effect if
+        sending was not blocked.
+        """
         if self.state is states.BLOCKED:
             self.state = transition(self.state, states.READY)
             self.unblocked.set()

@@ -83,7 +83,7 @@ class Router:
             connection: the connection of the client.
             frame: the request.
             timer: measures the processor time of this call, which is charged to the client's quota. None at the first
-                call: if a quota limits time, the method then calls itself with a new timer.
+                call: if the client has a quota of processor time, the method then calls itself with a new timer.
 
         Returns:
             The encoded response; None if the client expects none.

@@ -49,7 +49,9 @@ class BrokerStart(NamedTuple):
 
 
 class AttachRemote(Protocol):
-    """The type of the function `PartitionDirectories.attach_remote`, which connects a partition to its remote tier."""
+    """The type of the function `PartitionDirectories.attach_remote`, which connects a partition to its remote tier: the
+    part of its log that is in an object store.
+    """
 
     def __call__(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
         """Connect a newly opened partition to its remote tier (the part of its log that is in an object store), if it
@@ -256,7 +258,8 @@ class PartitionDirectories:
         return self._disk.exists(self.path(topic.name, index) / REMOTE_MANIFEST_FILE)
 
     def last_commit_sequence(self, topic: str, index: int) -> int:
-        """Return the last commit sequence in a commit-ordered partition that is not open; -1 if it has none.
+        """Return the last commit sequence (the number of a commit in its transaction group) in a commit-ordered
+        partition that is not open; -1 if it has none.
 
         May run in a thread.
 

@@ -48,7 +48,9 @@ class PartitionCodes(NamedTuple):
     storage_error_since: int = 0
 
     def for_version(self, version: int) -> "PartitionCodes":
-        """Return the error codes for a response of this version of the API."""
+        """Return these codes as a response of this version of the API may contain them: old clients do not know
+        KAFKA_STORAGE_ERROR.
+        """
         if version >= self.storage_error_since or self.offline is not ErrorCode.kafka_storage_error:
             return self
         return self._replace(offline=ErrorCode.not_leader_or_follower)

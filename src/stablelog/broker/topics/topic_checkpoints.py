@@ -1,5 +1,5 @@
-"""Checkpoint files of a data directory, which hold an offset of each partition: log start, first dirty offset, recovery
-point, and high watermark.
+"""Checkpoint files of a data directory. Each has one offset of each partition: its log start, its first dirty offset
+(from which on it is not compacted), its recovery point (up to which it is synced), or its high watermark.
 """
 
 import logging
@@ -87,8 +87,8 @@ class TopicCheckpoints:
 
         Args:
             topics: the list of topics.
-            is_taking_over: whether Apache Kafka wrote the directory. Then only the checkpoint contains the log start
-                offsets.
+            is_taking_over: whether the broker takes over a directory of Apache Kafka. Then only the checkpoint file
+                contains the log start offsets.
 
         Raises:
             UnknownFormatError: a later release has written one of the files.
@@ -175,7 +175,9 @@ class TopicCheckpoints:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def make_recovery_points_durable(self) -> None:
-        """Write the offset up to which each partition was synced to the checkpoint file. Durable on return."""
+        """Write the recovery points (the offset up to which each partition was synced) to their checkpoint file.
+        Durable on return.
+        """
         self.recovery_points.write(self.recovery_points.changed_offsets(anyway=True), durable=True)
 
     def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:

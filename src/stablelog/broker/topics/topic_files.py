@@ -127,7 +127,8 @@ class TopicFiles:
         return latest
 
     def taken_over(self) -> None:
-        """Record that the takeover of a directory of Apache Kafka is complete. Durable on return.
+        """Record that the takeover of a directory of Apache Kafka is complete: each partition has all files of
+        stablelog. Durable on return.
 
         If a file of a partition could not be read, nothing is recorded: the next start repeats the takeover.
         """
@@ -348,7 +349,9 @@ class TopicFiles:
     # -- stop --------------------------------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Close every partition, and write the checkpoint files. Returns whether the next start needs no recovery."""
+        """Close every partition, and write the checkpoint files. Returns whether all was written, so that the next
+        start needs no recovery.
+        """
         clean = self._written(self.checkpoints.log_starts.write_if_changed)
         marks = {(p.topic, p.index): p.high_watermark for p in self.partitions}
         failed = {partition for partition in self.partitions if partition.failure is not None}

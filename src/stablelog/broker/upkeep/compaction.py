@@ -29,9 +29,10 @@ class Compactor:
     """Compacts the partitions of a broker.
 
     Args:
-        topic_files: the topics to compact. Internal topics are not compacted: the coordinators trim them.
-        runtime: has the disk reserve, which says whether the disk is full. Nothing is compacted then, because
-            compaction takes space before it frees some.
+        topic_files: the topics to compact. Internal topics are not compacted, because the broker deletes from the
+            coordinators' logs itself what is no longer needed.
+        runtime: the objects that the parts of the broker share, such as the disk reserve, which says whether the disk
+            is full. Nothing is compacted then, because compaction takes space before it frees some.
     """
 
     def __init__(self, topic_files: TopicFiles, runtime: Runtime) -> None:

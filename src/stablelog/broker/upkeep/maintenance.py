@@ -4,13 +4,13 @@
 |---|---|---|
 | transaction timeouts | aborts open transactions whose time is up | `transaction.abort.timed.out.transaction.cleanup.interval.ms` |
 | expiry of ids | forgets transactional ids and keys of joint commits | the same |
-| commit-log trimming | trims the coordinators' logs to their live state | the same |
+| commit-log trimming | deletes from the coordinators' logs what is no longer needed | the same |
 | retention | deletes old segments | `log.retention.check.interval.ms` |
 | expiry of producers | forgets producers that have not written to a partition for long | the same |
 | removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
 | checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
 | recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
-| disk reserve | writes records that wait for disk space; while the disk is full, frees space and restores the reserve file | RESERVE_S |
+| disk reserve | writes records that wait for disk space; while the disk is full, frees space and writes the reserve file to its whole size again | RESERVE_S |
 
 An error in one partition is logged, and does not stop the work on the others. After an expected error the next pass
 tries again; an unexpected error fails the partition. An unexpected error of a coordinator stops the broker. Offsets of
@@ -57,8 +57,8 @@ class Maintenance:
     """The periodic work of one broker.
 
     Args:
-        before_trim: called before a coordinator's log is trimmed. It copies the log to the object store first, if the
-            broker has one.
+        before_trim: called before a coordinator's log is trimmed (its old part is deleted). It copies the log to the
+            object store, if the broker has one.
     """
 
     def __init__(
@@ -114,7 +114,9 @@ class Maintenance:
     # -- coordinators ------------------------------------------------------------------------------------------
 
     async def abort_overdue(self) -> None:
-        """Abort open transactions that exceed their timeout, in every transaction group."""
+        """Abort the open transactions that exceed their timeout, in every transaction group. (Each group has a
+        coordinator of its own.)
+        """
         now_ms = self._clock.now_ms()
         for group in self._transactions:
             # The abort markers are written in slices, and requests are served while a slice waits for the disk: writing
@@ -124,7 +126,9 @@ class Maintenance:
             group.apply(decision)
 
     async def forget_expired(self) -> None:
-        """Forget transactional ids and keys of joint commits that have expired, in every transaction group."""
+        """Forget expired transactional ids and expired keys of joint commits, in every transaction group. (A joint
+        commit ends the transactions of several producers together; its key identifies it when a client retries it.)
+        """
         # Read the clock only once: otherwise ids that expire during this pass could keep it from ending.
         now_ms = self._clock.now_ms()
         for group in self._transactions:
@@ -195,8 +199,8 @@ class Maintenance:
             journal.trim(before_offset)
 
     async def _lacks_markers(self) -> bool:
-        """Return whether a partition may lack markers of decided transactions. The broker can write them again only
-        from the decisions in a coordinator's log, so that log must not be trimmed then.
+        """Return whether a partition may lack markers of decided transactions. The broker can write them again only as
+        long as the coordinator's log has the decisions, so the log must not be trimmed then.
 
         A partition that fails after this check does no harm: the markers that are durable in it stay durable.
         """

@@ -38,7 +38,8 @@ class Proofs:
 
     Args:
         tasks: starts the work.
-        on_proven: called with a partition after a proof: more of the partition can be read, or damage was found in it.
+        on_proven: called with the partition after a proof has ended: either more of the partition can be read now, or
+            the proof has found damage.
     """
 
     def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
@@ -52,11 +53,12 @@ class Proofs:
         self._unreadable: set[Path] = set()  # The files that could not be read and whose error was logged.
 
     def request(self, partition: Partition, unproven: UnprovenError) -> "asyncio.Future[None]":
-        """Request the proof of a log file: the check of its batch headers.
+        """Request the proof of a log file: the check of its batch headers. `unproven` is the error of a read of the
+        file, and does the check.
 
         Returns:
-            A future that is done when the file is proven. It fails with DamageError if the file is damaged, and with
-            DiskError if it cannot be read.
+            A future that is done when the proof has ended without finding damage. It fails with DamageError if the file
+            is damaged, and with DiskError if it cannot be read.
         """
         key = partition, unproven.path
         proof = self._proofs.get(key)
@@ -124,7 +126,7 @@ class Proofs:
         proof.done.exception()
 
     def close(self) -> None:
-        """Shut down the thread that reads log files; proofs in progress are abandoned."""
+        """Shut down the thread that reads log files; proofs (checks of log files) in progress are abandoned."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for proof in self._proofs.values():
             proof.done.cancel()

@@ -55,7 +55,8 @@ class Scrub:
     async def scrub_all(self) -> None:
         """Read every segment once, and check its batches. Of a growing segment, read the part that exists at that time.
 
-        A pass that reads no bytes, or has the same result as the pass before, is logged at level DEBUG.
+        The result of the pass is logged: at level DEBUG if the pass reads no bytes, or has the same result as the pass
+        before.
         """
         loop = asyncio.get_running_loop()
         began_s, before = loop.time(), self.read_size

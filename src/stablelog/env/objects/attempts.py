@@ -51,7 +51,7 @@ class RejectedError(Exception):
 
 
 class TooShortError(Exception):
-    """The object ends before the end of the requested range."""
+    """An object ends before the end of the range of bytes that was requested."""
 
 
 class UploadPace(NamedTuple):

@@ -384,8 +384,8 @@ class _Counted:
         self.is_all = False
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield all pieces in order: first those that were read in advance, each of which is freed after its use, and
-        then the rest.
+        """Yield all pieces of the content from its beginning: first those that were read in advance, each of which is
+        freed after its use, and then the rest.
         """
         while self._first:
             piece = self._first.popleft()
