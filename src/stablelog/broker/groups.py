@@ -69,8 +69,8 @@ class BrokerGroups:
         self.set_timer()
 
     async def carry_out_decision(self, decision: GroupDecision[Any]) -> Any:
-        """Append the records of a decision to the offsets log, wait until they are durable, and return the response to
-        the request that the coordinator has decided.
+        """Append the records of a decision of the group coordinator to the offsets log, wait until they are durable,
+        and return the decision's response to the request that has caused it.
         """
         self.apply_decision(decision)
         await self.wait_until_durable()

@@ -37,7 +37,8 @@ Content = TypeVar("Content")
 
 
 class FileKind(NamedTuple):
-    """One kind of registered file.
+    """One kind of registered file: a small file whose existence a line in `meta.properties` records, so that its loss
+    is noticed.
 
     Attributes:
         name: the name of the file.
@@ -85,7 +86,7 @@ REGISTERED_FILES: Final = (SETTINGS, ACLS, USERS, QUOTAS)
 
 
 def encode_json(version: int, members: Mapping[str, object]) -> bytes:
-    """Encode the content of a registered file: a JSON object with the version and these members, and the line with its
+    """Encode the content of a registered file: a line of JSON with the version and these members, and a line with its
     CRC.
     """
     return with_crc(json.dumps({"version": version, **members}, separators=(",", ":")).encode())

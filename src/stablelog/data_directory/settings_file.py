@@ -1,8 +1,9 @@
 """The file `broker.json` with the dynamic settings, which AlterConfigs and IncrementalAlterConfigs requests have
 changed.
 
-It is a registered file: `meta.properties` says that it exists, so that its loss is noticed. Otherwise, after a loss,
-the settings of the command line would apply again, and retention could delete data that the dynamic settings protect.
+It is a registered file: `meta.properties` says that it exists, so that its loss is noticed. Without that, after a loss
+of the file, the settings of the command line would apply again, and retention could delete data that the dynamic
+settings protect.
 
 Format: docs/formats.md, "broker.json".
 """

@@ -44,8 +44,8 @@ def describer_of(directory: str) -> Describe | None:
 
 
 def describe_commit_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
-    """Decode key and value of a record of the commit log into named fields. A value of None is a tombstone. Return None
-    for an unknown kind of record.
+    """Decode key and value of a record of a commit log, in which a transaction coordinator stores its decisions, into
+    named fields. A value of None is a tombstone. Return None for an unknown kind of record.
     """
     try:
         subject = transaction_records.read_key(key)
@@ -68,8 +68,8 @@ def describe_commit_record(key: bytes, value: bytes | None) -> DescribedRecord |
 
 
 def describe_offsets_record(key: bytes, value: bytes | None) -> DescribedRecord | None:
-    """Decode key and value of a record of the offsets log into named fields. A value of None is a tombstone. Return
-    None for an unknown kind of record.
+    """Decode key and value of a record of the offsets log (`__consumer_offsets`) into named fields. A value of None is
+    a tombstone. Return None for an unknown kind of record.
     """
     try:
         subject = group_records.read_key(key)

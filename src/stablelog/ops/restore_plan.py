@@ -158,10 +158,11 @@ class _Planner:
     def _open_parts(self, at: TopicPartition, stored: Stored) -> Iterator[tuple[OpenPart, LeftOut]]:
         """Find the transactions whose markers are not in the store, so that the restore must abort them in a partition.
 
-        All of these transactions were decided when the partition was copied. If only the marker of a committed
-        transaction is missing, the broker can write it when it opens the partition. In a commit-ordered topic it
-        cannot, because it would have to add the transaction to a commit index that it builds from local segments, and
-        these do not have its records.
+        The commit or abort of all of these transactions was decided when the partition was copied. In most topics, the
+        broker can write the missing marker of a committed transaction when it opens the partition, so the restore need
+        not abort the transaction. In a commit-ordered topic the broker cannot: with the marker it would have to list
+        the transaction in the segment's commit index (which says where the records of each commit are), and it builds
+        this index from local segments, which do not have the records.
 
         Yields:
             For each transaction, an `OpenPart`, which names what to abort in the partition, and a `LeftOut`, which

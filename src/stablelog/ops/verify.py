@@ -132,8 +132,8 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[FileFinding]:
 def _verify_partition(
     disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
 ) -> Iterator[FileFinding]:
-    """Yield a finding for each missing or damaged file of a partition, except the files of its log and of its commit
-    indexes.
+    """Yield a finding for each missing or damaged file of a partition. The files of its log and its commit indexes
+    (which list the commits in a segment) are not checked here.
     """
     directory = partition.parent
     if not disk.is_dir(partition):

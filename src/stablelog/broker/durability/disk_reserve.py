@@ -52,7 +52,8 @@ class WhileFull(NamedTuple):
         code: the error code. Clients retry it with the same broker. The Java client retries
             COORDINATOR_LOAD_IN_PROGRESS without another FindCoordinator request, which an idempotent producer could not
             send because it has no transactional id.
-        is_served_from_half: whether the API is served nevertheless as long as half of the reserve is left.
+        is_served_from_half: whether the API is served nevertheless as long as half of the disk reserve, the space that
+            the broker keeps for this case, is left.
     """
 
     code: ErrorCode

@@ -178,8 +178,8 @@ class MemoryBudget:
         self._largest = 0  # The size of the largest request that has ever made a claim.
 
     def open_claim(self, owner: ClaimOwner, size: int) -> MemoryClaim:
-        """Return a claim for a request of `size` bytes that has begun to arrive. The claim holds no bytes of the budget
-        yet.
+        """Return a claim (the memory that a request takes) for a request of `size` bytes that has begun to arrive. The
+        claim holds no bytes of the budget yet.
         """
         assert 0 < size <= self.size_max
         claim = MemoryClaim(self, owner, size, self._clock())
@@ -189,8 +189,8 @@ class MemoryBudget:
         return claim
 
     def grow_claim(self, claim: MemoryClaim, arrived: int) -> bool:
-        """Take memory of the budget for the `arrived` bytes of a request and for the bytes that arrive next: for at
-        most twice the arrived bytes.
+        """Let the claim of a request (its memory) grow: take memory of the budget for the `arrived` bytes of the
+        request and for the bytes that arrive next, for at most twice the arrived bytes.
 
         Returns:
             True if the claim has the memory. False if the budget has too few bytes now: the claim then waits, and the
@@ -201,7 +201,8 @@ class MemoryBudget:
         return self._grow_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
     def fill_claim(self, claim: MemoryClaim) -> bool:
-        """Take memory of the budget for a whole request that has arrived already in the inbox of its connection.
+        """Take memory of the budget for a whole request that has arrived already, in the inbox (the buffer for small
+        requests) of its connection. `claim` is the memory that the request has taken, or waits for.
 
         Returns:
             True if the claim has the memory. False if the budget has too few bytes now: the claim then waits, and the
@@ -261,7 +262,9 @@ class MemoryBudget:
         claim.since = self._clock()
 
     def release_claim(self, claim: MemoryClaim) -> None:
-        """Return the memory of a request to the budget, because the request was answered or discarded."""
+        """Release a claim: return the memory of a request to the budget, because the request was answered or
+        discarded.
+        """
         if claim not in self._claims:
             return
         del self._claims[claim]

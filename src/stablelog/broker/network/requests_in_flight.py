@@ -14,7 +14,7 @@ class RequestsInFlight:
         self._requests: dict[asyncio.Task[None], tuple[Buffer, MemoryClaim | None]] = {}
 
     def __len__(self) -> int:
-        """The number of requests."""
+        """The number of requests of the connection that are being processed."""
         return len(self._requests)
 
     @property

@@ -26,7 +26,8 @@ Respond = Callable[[Connection, Buffer], Awaitable[Sequence[Buffer] | None]]
 
 
 class LoginGate:
-    """The gate of all listeners with SASL.
+    """The gate of all listeners with SASL: it passes on the requests of clients that have logged in, and refuses
+    others.
 
     Args:
         broker: the broker, which verifies logins.

@@ -250,8 +250,8 @@ class TopicFiles:
         """Reserve the name of a topic, and remove the topic from the list of topics. Durable on return.
 
         If the topic has a remote tier (data in an object store), the file `cluster.json` keeps its name and id among
-        the deleted topics, until `deleted_from_store` is called. From then on every read or write of its partitions
-        fails, and the topic's name stays reserved until `end_reservation`.
+        the deleted topics, until `deleted_from_store` is called. After this method has returned, every read or write of
+        the topic's partitions fails, and its name stays reserved until `end_reservation`.
 
         Raises:
             RefusedError: the topic does not exist, is an internal topic, or is getting more partitions now, or the disk

@@ -37,7 +37,7 @@ class ClockWatch:
         self._look_count = 0
 
     def start(self, tasks: Tasks) -> None:
-        """Start the task."""
+        """Start the task that compares the wall clock with broker time once a second."""
         tasks.every("clock", INTERVAL_S, self.check_clock)
 
     async def check_clock(self) -> None:

@@ -27,7 +27,8 @@ PASS_PAUSE_S = 60.0
 
 
 class Scrub:
-    """Scrubs the partitions of a broker, one segment after the other, at a limited rate.
+    """Scrubs the partitions of a broker (reads their segments and checks the CRC of each batch), one segment after the
+    other, at a limited rate.
 
     Args:
         rate: returns the number of bytes to read in a second; 0 pauses the scrub.
