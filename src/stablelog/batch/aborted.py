@@ -31,11 +31,12 @@ class AbortedFilter:
         self._ended: dict[int, int] = {}  # by producer id: the offset of the producer's last abort marker
 
     def add(self, aborted: Aborted, first_offset: int) -> None:
-        """Add the aborted transactions that a Fetch response lists. A transaction is ignored if it was added before, or
-        if its abort marker is before `first_offset`.
+        """Add the aborted transactions that a Fetch response lists. A transaction has no effect if it was added before
+        (consecutive responses may list the same one), or if its abort marker is before `first_offset`.
 
         Args:
-            aborted: the aborted transactions of the response.
+            aborted: the aborted transactions of the response, each as (producer id, first offset); the offset of the
+                abort marker may follow as a third value.
             first_offset: the offset at which the batches of the response begin.
         """
         for producer_id, begun, *ended in aborted:
@@ -49,12 +50,14 @@ class AbortedFilter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all aborted transactions that were added have ended, so that no batch is dropped."""
+        """Whether the filter has passed the abort marker of every aborted transaction that was added. It then drops no
+        further batch until another transaction is added.
+        """
         return not self._ahead and not self._aborting
 
     def drops_batch(self, producer_id: int, last_offset: int) -> bool:
-        """Whether a transactional batch belongs to an aborted transaction. The arguments are the batch's producer id
-        and last offset.
+        """Whether a transactional batch is to be dropped, because it belongs to an aborted transaction. The arguments
+        are the batch's producer id and last offset.
         """
         while self._ahead and self._ahead[0][0] <= last_offset:
             entry = heappop(self._ahead)
@@ -63,8 +66,9 @@ class AbortedFilter:
         return producer_id in self._aborting
 
     def process_control(self, data: Buffer, position: int, producer_id: int, last_offset: int) -> None:
-        """Process the control batch at `position` in `data`. An abort marker ends the aborted transaction of its
-        producer.
+        """Process the control batch at `position` in `data`. If it is an abort marker, it ends the aborted transaction
+        of its producer: the producer's later batches are not dropped any more. `producer_id` and `last_offset` are
+        those of the control batch.
 
         Raises:
             DamageError: the batch has no control record.

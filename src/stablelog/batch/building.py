@@ -1,4 +1,4 @@
-"""A record batch under construction by a client. Records are encoded as they are added."""
+"""A record batch that a client fills record by record. Each record is encoded when it is added."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +13,7 @@ EMPTY: Final[BatchState] = (0, 0, 0, 0)
 
 
 class BatchBuilder:
-    """A batch under construction.
+    """A batch to which records are added until `build` makes its bytes.
 
     A signal handler may raise an exception at any line of `add`. A record therefore belongs to the batch only when
     `state` counts it, which `add` sets last.
@@ -69,7 +69,7 @@ class BatchBuilder:
 
     def build(self, codec: Codec) -> bytearray:
         """Return the bytes of the batch. The producer id, epoch and sequence number are not set yet; `batch.stamping`
-        writes them later.
+        writes them before the batch is sent.
         """
         size, count, base, latest = self.state
         assert count, "a batch of no records"

@@ -1,8 +1,10 @@
-"""Compression of the records of a batch: Kafka's four codecs in Kafka's framings, with a size limit.
+"""Compression of the records of a batch: Kafka's four codecs in Kafka's framings, with a limit of the decompressed
+size.
 
 A batch from a client may be a decompression bomb: a few kilobytes that decompress to gigabytes. Each function here has
 a limit as an argument, and does not allocate much more memory than this limit. Before a function raises an error, it
-frees what it has decompressed: an error keeps the local variables of the functions through which it was raised.
+frees what it has decompressed, because the traceback of an error keeps the local variables of the functions through
+which it was raised.
 
 Format: docs/formats.md, "Compression".
 """

@@ -67,7 +67,7 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
 
 
 def walk_decompressed(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records of a batch, as `walk_records` does, from its decompressed bytes."""
+    """Yield the records of a batch one at a time. `data` has the decompressed records of the batch, without its header."""
     last_delta = -1
     for at, end in record_ranges(data, header.record_count):
         timestamp_delta, rest_at = read_varint(data, at + 1)
@@ -105,7 +105,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
         header: the header of the original batch.
         records: the records of the copy, as `raw_records` returns them.
         horizon_ms: the delete horizon (the time from which compaction may remove tombstones, KIP-534), which is stored
-            in the field of the base timestamp; None to leave the field as it is.
+            in the field of the base timestamp; None if that field keeps its value.
     """
     assert records
     base_timestamp, attributes = header.base_timestamp, header.attributes
@@ -132,7 +132,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
 
 def without_records(header: BatchHeader) -> bytes:
     """Build a copy of a batch without its records, as Kafka's compaction does. It keeps the producer id and the last
-    sequence number.
+    sequence number, by which the broker still recognizes a repeated request of the producer.
     """
     return assemble(
         header._replace(
@@ -146,7 +146,7 @@ def without_records(header: BatchHeader) -> bytes:
 
 def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
     """Build a *filler*: a batch without a producer and without records that takes up the offsets [base_offset,
-    end_offset), so that no offset is missing between batches.
+    end_offset). Compaction writes it in place of removed records, so that no offset is missing between batches.
     """
     assert base_offset < end_offset
     header = BatchHeader(

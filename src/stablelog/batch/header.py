@@ -116,8 +116,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record; -1 if the batch has no sequence numbers. After 2^31-1, sequence
-        numbers continue with 0.
+        """The sequence number of the last record; -1 if the batch has no sequence numbers. After the number 2^31-1, the
+        sequence numbers of a producer begin with 0 again.
         """
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
@@ -226,8 +226,7 @@ def assemble(header: BatchHeader, packed: bytes) -> bytes:
 
 def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
     """Build a batch without records that takes the offsets [start, end), or only the first `EMPTY_COUNT_MAX` of them if
-    there are more. Clients skip the offsets of such a batch. They can do this because compaction also leaves such
-    batches.
+    there are more. Every client skips the offsets of such a batch, because Kafka's compaction leaves such batches, too.
     """
     count = min(end - start, EMPTY_COUNT_MAX)
     return assemble(BatchHeader(start, 0, leader_epoch, MAGIC, 0, 0, count - 1, -1, -1, -1, -1, -1, 0), b"")

@@ -1,7 +1,8 @@
 """Transaction markers: the control batches that end a transaction by commit or abort.
 
-The value of a commit marker also has the transaction group and the commit sequence, after the fields that Kafka's
-clients read. The key of a marker has exactly Kafka's bytes.
+The value of a commit marker also has, after the fields that Kafka's clients read, the transaction group (the topics
+whose commits have one order) and the commit sequence (the number of the commit in this group). The key of a marker has
+exactly Kafka's bytes.
 
 Format: docs/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
 """
@@ -46,7 +47,8 @@ class Marker(NamedTuple):
     Attributes:
         type: how the transaction has ended.
         coordinator_epoch: the epoch of the coordinator that decided the transaction.
-        group: the transaction group; None in abort markers and in markers of Apache Kafka.
+        group: the transaction group, the topics whose commits have one order; None in abort markers and in markers of
+            Apache Kafka.
         commit_sequence: the number of the commit in its transaction group; -1 for none.
     """
 
@@ -67,7 +69,8 @@ def encode_marker(
     position_count: int = 0,
     by_broker_time: bool = False,
 ) -> bytes:
-    """Encode a transaction marker as a control batch: 78 bytes as in Kafka, and more if it names a transaction group.
+    """Encode a transaction marker as a control batch: 78 bytes as in Kafka, and more if it names a transaction group
+    (the topics whose commits have one order).
 
     Args:
         marker: the content.
@@ -76,8 +79,9 @@ def encode_marker(
         producer_id: the producer whose transaction ends.
         producer_epoch: the producer epoch of the marker.
         timestamp_ms: the time of the broker's clock.
-        position_count: how many offsets the marker takes in addition to its own. In a commit-ordered topic, a commit
-            marker takes one for each record of the transaction; otherwise 0.
+        position_count: how many offsets the marker takes in addition to its own. In a commit-ordered topic, whose
+            readers get whole transactions in the order of their commits, a commit marker takes one for each record of
+            the transaction; otherwise 0.
         by_broker_time: whether the topic has LogAppendTime, so that the batch declares its timestamp to be broker time.
     """
     value = VALUE.pack(0, marker.coordinator_epoch)
@@ -101,7 +105,7 @@ def encode_marker(
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
     """Decode the control batch at `position`; None if it is no transaction marker.
 
-    Higher versions of key and value are accepted, and unknown bytes after the known fields are ignored.
+    Versions of key and value that a later release writes are accepted: bytes after the known fields are ignored.
 
     Raises:
         DamageError: the batch has no control record.

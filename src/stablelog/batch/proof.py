@@ -1,4 +1,5 @@
-"""Proof of the structure of a batch's records, made before a log accepts the batch.
+"""Proof of the structure of a batch's records: the check of every record that the broker makes before a log accepts the
+batch.
 
 A proven batch has exactly as many records as its header says, with the offset deltas 0, 1, 2 and so on, and all its
 lengths fit. Every Kafka client can decode such records. The proof makes no object of a record, because a broker proves
@@ -143,7 +144,9 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
 
 
 def time_deltas(data: bytes) -> Iterator[int]:
-    """Yield the timestamp deltas of the records of a batch that was proven."""
+    """Yield the timestamp delta of each record of a batch. `data` has the decompressed records, which `prove` has
+    accepted before.
+    """
     at, end = 0, len(data)
     while at < end:
         size, at = read_varint(data, at)
@@ -152,8 +155,8 @@ def time_deltas(data: bytes) -> Iterator[int]:
 
 
 def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, int, int]:
-    """Check the records with the numbers [number, stop), as long as they have the usual form. Stop before a record of
-    another form or that is not valid, and before more than PORTION headers.
+    """Check the records with the numbers [number, stop), as long as they have the usual form: lengths of at most two
+    bytes. Stop before a record of another form, before an invalid record, and before more than PORTION headers.
 
     Returns:
         Five values: the number of the next record; its position; how many headers were passed; and, for the records
@@ -230,7 +233,9 @@ def _walk(data: bytes, at: int, number: int, stop: int) -> tuple[int, int, int, 
 
 
 def _pass_headers(data: bytes, at: int, count: int) -> int:
-    """Return the position after `count` headers that begin at `at`; -1 if one of them does not have the usual form."""
+    """Return the position after `count` headers that begin at `at`; -1 if one of them does not have the usual form, in
+    which the lengths take at most two bytes.
+    """
     for _ in range(count):
         name = data[at]
         if name & 1 or name >= ONE_BYTE:
@@ -252,7 +257,16 @@ def _after_headers(
     data: bytes, at: int, head: RecordFields, count: int, number: int, places: list[int]
 ) -> int:
     """Prove `count` headers of a record, which begin at `at`, and return the position after them. If the record has few
-    headers, also append the positions of their lengths to `places`, because `_run_length` needs them.
+    headers, also append the positions of their lengths to `places`, so that `_run_length` can compare later records
+    with this one.
+
+    Args:
+        data: the decompressed records of the batch.
+        at: the position of the first header.
+        head: the positions of the record's other fields.
+        count: the number of headers to prove.
+        number: the number of the record, for error messages.
+        places: gets the positions.
 
     Raises:
         DamageError: a header is not valid.

@@ -29,7 +29,7 @@ class RecordFields(NamedTuple):
         value: the beginning of the value.
         header_count: the beginning of the field with the number of headers.
         headers: the beginning of the first header.
-        headers_left: the number of headers.
+        headers_left: the number of headers that follow; none of them is decoded.
         is_keyless: whether the key is null.
     """
 
@@ -140,8 +140,8 @@ def read_fields(data: bytes, begin: int, number: int) -> RecordFields:
 
 def read_headers(data: bytes, at: int, head: RecordFields, count: int, number: int, places: list[int]) -> int:
     """Decode `count` headers of a record, which begin at `at`, and return the position after them. Also append the
-    positions of their lengths to `places`. When `places` has more than PLACES_MAX positions, no further ones are
-    appended.
+    positions of their lengths to the list `places`, by which `batch.proof` compares later records with this one; but
+    not more than about PLACES_MAX positions.
 
     Raises:
         DamageError: a header is not valid.

@@ -153,8 +153,9 @@ def encode_batch(
         base_sequence: the sequence number of the first record; NO_SEQUENCE for none.
         transactional: whether the batch belongs to a transaction of the producer.
         extra_attributes: further bits of the attributes in the header.
-        position_count: only for a commit marker in a commit-ordered topic. The marker takes this number of offsets, one
-            for each record of its transaction, in addition to its own.
+        position_count: only for a commit marker in a commit-ordered topic, whose readers get whole transactions in the
+            order of their commits. The marker takes this number of offsets, one for each record of its transaction, in
+            addition to its own.
     """
     records = list(records)
     assert records, "a batch of no records"
@@ -263,9 +264,9 @@ def find_by_time(
     """Find the first record of a batch that has this timestamp or a later one, and this offset or a later one.
 
     The records are not decoded if this would delay other requests for long. They cannot be decoded if their producer
-    has written them wrongly, which a broker with `stablelog.produce.proof=header` does not check when it appends a
-    batch. In both cases the function does not look for the record, and returns the least offset at which it may be. A
-    reader that begins at this offset misses no record.
+    has written them wrongly: a broker with `stablelog.produce.proof=header` appends such a batch, because it checks
+    only the header. In both cases the function does not look for the record, and returns the least offset at which it
+    may be. A reader that begins at this offset misses no record.
 
     Args:
         batch: a buffer that has the whole batch.

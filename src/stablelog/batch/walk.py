@@ -1,4 +1,5 @@
-"""Iteration over the records of a batch as plain values, without an object for each record, for fast readers.
+"""Iteration over the records of a batch as plain values, without an object for each record, for readers that process
+many records.
 
 Most varints have one byte, and are read without a function call; `read_varint` reads the others. `records.read_headers`
 reads the headers of a record.
