@@ -46,7 +46,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name in a rule or a filter selects resources.
+    """How the name in an ACL rule, or in a filter that finds rules, selects resources.
 
     MATCH is for filters only: it selects every rule that applies to the resource with this name, also rules with a
     prefix or `*`.
@@ -69,7 +69,7 @@ class Permission(IntEnum):
 
 
 class Pattern(NamedTuple):
-    """The resource pattern of a rule: it selects the resources that the rule applies to.
+    """The resource pattern of an ACL rule: it selects the resources that the rule applies to.
 
     Attributes:
         name: for LITERAL the name of the resource, or `*` for all of the type; for PREFIXED the beginning of the names.
@@ -87,7 +87,7 @@ class Pattern(NamedTuple):
 
 
 class AclBinding(NamedTuple):
-    """One rule: it allows or denies an operation on resources to a principal on a host.
+    """One ACL rule: it allows or denies an operation on resources to a principal on a host.
 
     Attributes:
         principal: such as `User:alice`, or `User:*` for every principal.
@@ -109,7 +109,9 @@ class AclBinding(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """A filter that selects rules. A field with the value None or ANY matches every value."""
+    """A filter that selects ACL rules, for DescribeAcls and DeleteAcls. A field with the value None or ANY matches
+    every value.
+    """
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None
@@ -145,5 +147,7 @@ class AclFilter(NamedTuple):
 
 
 def known(enum: type[IntEnum], number: int) -> IntEnum:
-    """Return the member of an enumeration with this number; its member UNKNOWN (0) if there is none."""
+    """Return the member of an enumeration with this number; if it has none, its member UNKNOWN (0), because a later
+    release of Kafka may have numbers that this one does not know.
+    """
     return enum(number) if number in enum._value2member_map_ else enum(0)

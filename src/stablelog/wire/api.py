@@ -95,15 +95,17 @@ class Api:
         key: the API key.
         first_version: the first version that ApiVersions names.
         last_version: the last version that ApiVersions names, inclusive.
-        served_from: the broker refuses requests of an older version, although ApiVersions names that version.
-        is_long_poll: the response may wait for the requests of other clients, until a timeout in the request.
+        served_from: the first version that the broker serves. It refuses requests of an older one, even if ApiVersions
+            names that version because some clients need to see it there.
+        is_long_poll: the broker may hold the response back until other clients have sent requests (a fetch waits for
+            new records), at most for the timeout that the request contains.
         is_heavy: a request takes much processor time. A connection runs only one heavy request at a time. This delays
             no response, because the responses are sent in the order of the requests. Only for APIs that change nothing,
             because later requests may overtake a request that waits for its turn.
         is_appending: the handler itself acquires `Connection.appending`, the lock that keeps the order of a
             connection's appends, before its first await. If False, the router acquires this lock.
-        is_alone: the router holds `Connection.appending` until the handler returns, because the handler changes state
-            after an await. Otherwise the router releases the lock, and then calls the handler.
+        is_alone: the router holds `Connection.appending` (see `is_appending`) until the handler returns, because the
+            handler changes state after an await. Otherwise the router releases the lock, and then calls the handler.
         repeats_request: clients often send the same short request again; the broker decodes such a request once.
         repeats_response: the broker often sends the same short response again, and encodes it once.
         has_long_response: a short request can have a response with thousands of entries.
@@ -125,6 +127,7 @@ class Api:
     def served_versions(self) -> range:
         """The versions of the API whose requests the broker serves.
 
-        They begin at `served_from`. ApiVersions may also name older versions, whose requests are refused.
+        They begin at the attribute `served_from`. The response to ApiVersions may also name older versions; their
+        requests are refused.
         """
         return range(max(self.first_version, self.served_from), self.last_version + 1)

@@ -1,5 +1,5 @@
-"""Codec for the envelopes of Produce and Fetch: for all fields but the records. Both messages are read and written
-without the message library kio.
+"""Codec for the envelopes of the messages Produce and Fetch: all their fields but the records. Both messages are read
+and written without the message library kio, which would copy the records.
 
 Each field has two encodings. In flexible versions, sizes are varints, and tagged fields follow each structure. In older
 versions, sizes have two or four bytes.
@@ -23,7 +23,7 @@ def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
     Args:
         size: the size.
         form: the layout of the size field in versions that are not flexible: two or four bytes.
-        flexible: whether the version is flexible.
+        flexible: whether the version of the message is flexible: the size is then a varint.
     """
     return encode_uvarint(size + 1) if flexible else form.pack(size)
 
@@ -43,7 +43,7 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
         data: the message.
         at: the position of the size.
         form: the layout of the size field in versions that are not flexible: two or four bytes.
-        flexible: whether the version is flexible.
+        flexible: whether the version of the message is flexible: the size is then a varint.
 
     Returns:
         A pair: the size, and the position after it, where the content begins.
@@ -71,14 +71,14 @@ def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool
         at: the position of the size.
         what: the name of the array in error messages.
         items: counts the items of the whole message, and refuses too many.
-        flexible: whether the version is flexible.
+        flexible: whether the version of the message is flexible: the size is then a varint.
 
     Returns:
         A pair: the number of items, and the position of the first.
 
     Raises:
-        ValueError: the array is null, has more items than bytes are left, or exceeds the number of items that a
-            message may have.
+        ValueError: the array is null, has more items than bytes are left, or exceeds the number of items that a message
+            may have.
         struct.error: the data ends inside the size.
     """
     count, at = read_size(data, at, INT32, flexible=flexible)
@@ -89,7 +89,8 @@ def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool
 
 
 def read_text(data: Buffer, at: int, *, flexible: bool) -> tuple[str | None, int]:
-    """Read a text or null from a message. `flexible` says whether the version of the message is flexible.
+    """Read a text or null from a message. `flexible` says whether the version of the message is flexible: the size of
+    the text is then a varint.
 
     Returns:
         A pair: the text, or None for null; and the position of the next field.

@@ -90,7 +90,7 @@ class FetchRequest(NamedTuple):
     """A Fetch request of any version.
 
     Attributes:
-        is_committed: whether the isolation level is read_committed.
+        is_committed: whether the isolation level of the request is read_committed.
         session_id: 0 without a session.
         session_epoch: 0 for a full fetch that begins a session, -1 for a full fetch without a session; otherwise the
             number of an incremental fetch in its session.
@@ -150,8 +150,8 @@ def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uu
     """Read the name of a topic, or its id in versions from 13 on.
 
     Returns:
-        The name, or None if the version has ids; the id, or None if the version has names or the id is zero; and the
-        position of the next field.
+        A tuple: the name, or None if the version has ids; the id, or None if the version has names or the id is zero;
+        and the position of the next field.
     """
     if version >= VERSION_WITH_TOPIC_IDS:
         content = bytes(data[at : at + UUID_SIZE])
@@ -168,8 +168,8 @@ def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
     """Return the layout of a partition's fields in a Fetch request of this version.
 
     Returns:
-        The struct, the index of the leader epoch among its fields, and the index of the fetch offset. The two indexes
-        are equal if the version has no leader epoch.
+        A tuple: the struct, the index of the leader epoch among its fields, and the index of the fetch offset. The two
+        indexes are equal if the version has no leader epoch.
     """
     has_epoch = version >= VERSION_WITH_LEADER_EPOCH
     text = ">i" + "i" * has_epoch + "q" + "i" * (version >= VERSION_FLEXIBLE)

@@ -1,11 +1,11 @@
 """Checks the counts and lengths in a message before any object is made from it.
 
 The reader of the message library kio allocates memory for as many items as the size field of an array says. A size of
-four billion items would end the process. So this module first reads the bytes by the schema, without making objects,
-and refuses a size that is greater than the number of remaining bytes allows. It also refuses a request with more items
-than any client needs: each item costs some microseconds in which the broker serves no other client. It refuses long
-strings, too, because some strings stay in memory after the request, for example in the cache of responses that are sent
-often.
+four billion items would end the process. So this module first reads the bytes by the message's schema, without making
+objects, and refuses a size that is greater than the number of remaining bytes allows. It also refuses a request with
+more items than any client needs: each item costs some microseconds in which the broker serves no other client. It
+refuses long strings, too, because some strings stay in memory after the request, for example in the cache of responses
+that are sent often.
 
 The check also finds tagged fields that the schema does not have. A newer client may send such fields in any flexible
 version. The receiver has to skip them (KIP-482), but kio's reader would fail, so the check removes them.
@@ -53,7 +53,7 @@ _INT32 = struct.Struct(">i")
 
 
 class Items:
-    """Counts the items of a message during its check, and collects its unknown tagged fields.
+    """Counts the items of all arrays of a message while the message is checked, and collects its unknown tagged fields.
 
     Args:
         count_max: the maximum number of items of the message.
@@ -196,8 +196,8 @@ def _nullable(inner: Step) -> Step:
 
 
 def _class(annotation: Any) -> Any:
-    """Return a type annotation unchanged, with the static type Any. mypy would otherwise not accept the annotation as a
-    key of a cache.
+    """Return a type annotation unchanged. Only its static type changes, to Any: mypy would otherwise not accept the
+    annotation as the argument of a cached function.
     """
     return annotation
 

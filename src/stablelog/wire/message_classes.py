@@ -54,7 +54,9 @@ def oldest_version(api_key: int) -> int:
 
 
 class MessageNamespace:
-    """Base class of objects whose attributes are the classes of messages."""
+    """Base class of objects whose attributes are the classes of messages. A `Messages` object changes to this class
+    when all its attributes are set, because Python looks up attributes faster in a class without `__getattr__`.
+    """
 
 
 class Messages(MessageNamespace):

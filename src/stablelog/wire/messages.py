@@ -222,7 +222,9 @@ repeated: dict[tuple[int, int, Any], bytes] = {}
 
 
 def _encode_once(api_key: int, version: int, response: Any) -> bytes:
-    """Return the encoded body of a response. The bytes are cached, so that an equal response is not encoded again."""
+    """Return the encoded body of a response. The bytes are cached: if an equal response is sent again, it is not
+    encoded a second time. `response` is an object of the API's last version, which is encoded in the version `version`.
+    """
     key = (api_key, version, response)
     body = repeated.get(key)
     if body is None:
@@ -243,7 +245,7 @@ def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
 
 @cache
 def _error_fields(message: Any) -> tuple[tuple[str, bool], ...]:
-    """List the fields of a message that hold an error code, or an array of messages with error codes.
+    """List those fields of a message that hold an error code, or an array of structures that contain error codes.
 
     Returns:
         A pair for each field: its name, and whether it is an array.

@@ -50,7 +50,7 @@ _PARTITION = struct.Struct(">ihqq")
 @dataclass(slots=True)
 class PartitionProduceData:
     """The records for one partition in a Produce request: a memoryview of the received frame; None if the request has
-    null.
+    null in their place.
     """
 
     index: int
@@ -141,7 +141,8 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
 
 
 def decode_in_steps(version: int, frame: Buffer, at: int) -> Generator[None, None, ProduceRequest]:
-    """Decode a Produce request as `decode_produce_request` does, in steps.
+    """Decode the body of a Produce request, which begins at position `at` of the frame, in several steps, so that the
+    broker can serve other requests between two steps. The result is that of `decode_produce_request`.
 
     Yields:
         None after each STEP_COUNT topics, and after each STEP_COUNT partitions of a topic.

@@ -21,7 +21,7 @@ class QuotaKey(Enum):
 
 
 class MatchType(IntEnum):
-    """How one component of a filter selects names."""
+    """How one component of a quota filter (its user, client id or address) selects names."""
 
     EXACT = 0
     DEFAULT = 1
@@ -29,7 +29,7 @@ class MatchType(IntEnum):
 
 
 def in_words(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """Describe a quota entity in words.
+    """Describe a quota entity, the user, client id or address for which a quota is set, in words.
 
     Args:
         pairs: (type, name) of each part of the entity. The name None stands for the default.

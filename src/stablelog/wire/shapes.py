@@ -1,4 +1,5 @@
-"""Hand-written conversions of the few messages whose versions differ by more than added or removed fields.
+"""Hand-written conversions between versions of the few messages whose versions differ by more than added or removed
+fields.
 
 The module also maps errors that an old version does not know to errors that it knows.
 """
@@ -80,7 +81,9 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
 
 
 def reshape_response(api_key: int, version: int, response: Any, older: Any) -> Any:
-    """Convert a response to an older version; None if copying the fields of equal names suffices."""
+    """Convert a response of an API's newest version to an older version, whose module of classes is `older`. Return
+    None if copying the fields of equal names suffices.
+    """
     match api_key:
         case 9 if version < 8:
             group = response.groups[0]

@@ -39,8 +39,8 @@ def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def refuse_nulls(message: Any) -> None:
-    """Refuse a message that has null in a field that must not be null. The reader of the library kio accepts these
-    nulls.
+    """Refuse a message that has null in a field that must not be null. The message library kio, which has read the
+    message, does not refuse these nulls.
 
     Raises:
         ValueError: such a field is null. The message of the error names the field.
@@ -58,8 +58,8 @@ def refuse_nulls(message: Any) -> None:
 
 @cache
 def _plan(source: type, target: type) -> Convert:
-    """Build and return the function that converts messages of class `source` to class `target`, another version of the
-    same message.
+    """Build the plan of a conversion: a function that converts messages of class `source` to class `target`, another
+    version of the same message. Return this function.
     """
     have = {field.name: field for field in dataclasses.fields(source)}
     copied: list[tuple[str, Convert | None]] = []

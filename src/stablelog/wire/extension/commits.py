@@ -1,9 +1,10 @@
 """The messages of DescribeCommits, which reports where transactions begin and end in a partition of a commit-ordered
-topic.
+topic, whose readers get whole transactions in the order of their commits.
 
         10005 DescribeCommits   the next transactions after a position, or after a commit sequence
 
-The meaning of the messages: docs/protocol.md, "Commits".
+A position is an offset in that order, and the commit sequence is the number of a commit in its transaction group (the
+topics whose commits have one order). The meaning of the messages: docs/protocol.md, "Commits".
 """
 
 import uuid
@@ -34,9 +35,11 @@ class DescribeCommitsRequest(ExtensionRequest):
     """Request for the next transactions of one partition.
 
     Attributes:
-        topic: a commit-ordered topic.
-        offset: the response leaves out transactions that end at or before this position.
-        commit_sequence: the response leaves out transactions with a lower commit sequence; -1 for none.
+        topic: a commit-ordered topic: its readers get whole transactions in the order of their commits.
+        offset: the response leaves out transactions that end at or before this position, which is an offset in that
+            order.
+        commit_sequence: the response leaves out transactions with a lower commit sequence, the number of a commit in
+            its transaction group; -1 to leave out none.
         count_max: the number of transactions to list. The broker lists at most COUNT_MAX.
         with_outside: whether to list also the ranges of adjacent records outside transactions, with commit sequence -1.
         max_wait_ms: how long the broker may wait for a transaction to list if there is none.
@@ -54,10 +57,11 @@ class DescribeCommitsRequest(ExtensionRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedCommit(Nested):
-    """One transaction in a response to DescribeCommits. Its records in the partition are at [start_offset, end_offset).
+    """One transaction in a response to DescribeCommits, or a range of adjacent records outside transactions. Its
+    records in the partition are at the offsets [start_offset, end_offset) in the order of the commits.
 
     Attributes:
-        time_ms: the time of the commit, by the broker's clock.
+        time_ms: when the transaction was committed, by the broker's clock, in ms since 1970.
     """
 
     start_offset: i64 = field(metadata=INT64)
@@ -72,8 +76,8 @@ class DescribeCommitsResponse(ExtensionResponse):
 
     Attributes:
         error_message: the error as text; null without an error.
-        topic_id: distinguishes the topic from a later one of the same name.
-        log_start_offset: the first position that can be read.
+        topic_id: the id of the topic, by which the client notices that the topic was deleted and created again.
+        log_start_offset: the first position (an offset in the order of the commits) that can be read.
         end_offset: the position after the last one that can be read.
     """
 

@@ -1,5 +1,6 @@
 """The messages of DescribeCut, which reports a cut: for each partition, the offset at which the transactions up to a
-commit sequence end.
+commit sequence end. The commit sequence is the number of a commit in its transaction group, the topics whose commits
+have one order.
 
     10004 DescribeCut   the offset after the last commit with a sequence up to R, in every partition of the topics
 
@@ -32,13 +33,14 @@ RESOLVED: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutRequest(ExtensionRequest):
-    """Request for a cut: for each partition, the offset at which the transactions up to a commit sequence end.
+    """Request for a cut: for each partition, the offset at which the transactions up to a commit sequence end (the
+    number of a commit in its transaction group).
 
     Attributes:
-        group: the transaction group; empty for the default group. Null: the group that the topics belong to.
+        group: the transaction group, the topics whose commits have one order; empty for the default group. Null: the
+            group that the topics belong to.
         commit_sequence: R, the commit sequence up to which the cut contains the transactions. -1 asks for the greatest
-            R that is possible now: the last commit of which the markers, and those of all earlier commits, are
-            durable.
+            R that is possible now: the last commit of which the markers, and those of all earlier commits, are durable.
         topics: commit-ordered topics, all of one transaction group.
     """
 
@@ -50,10 +52,11 @@ class DescribeCutRequest(ExtensionRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPartition(Nested):
-    """One partition in the response: the offset at which its transactions up to the commit sequence R of the cut end.
+    """One partition of a cut in the response: the offset at which its transactions up to the commit sequence R of the
+    cut end. (A commit sequence is the number of a commit in its transaction group.)
 
     Attributes:
-        offset: the first position that is not in the cut.
+        offset: the offset after the last record of these transactions, in the order of the commits.
         removed_commit_sequence: the greatest commit sequence of a transaction that may have lost records; -1 for none,
             -2 if that is unknown.
         torn_commit_sequence: the greatest commit sequence of a torn transaction: retention has removed its beginning,
@@ -68,7 +71,7 @@ class CutPartition(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTopic(Nested):
-    """A topic in the response, with an offset for each of its partitions."""
+    """A topic in the response to DescribeCut, with the offset of the cut in each of its partitions."""
 
     name: str = field(metadata=STRING)
     partitions: tuple[CutPartition, ...]
@@ -76,7 +79,8 @@ class CutTopic(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutHolder(Nested):
-    """A commit marker that is not durable yet. No response has the offsets of this commit until the marker is durable.
+    """A commit marker that is not durable yet and therefore holds back the cuts: until it is durable, no response to
+    DescribeCut includes this commit or a later one.
 
     Attributes:
         transactional_id: the id of the transaction; empty if the broker does not know the id any more.
@@ -90,7 +94,8 @@ class CutHolder(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutResponse(ExtensionResponse):
-    """Response with the offsets at which the transactions up to a commit sequence R end, or with an error.
+    """Response with a cut, the offsets at which the transactions up to a commit sequence R end, or with an error. A
+    commit sequence is the number of a commit in its transaction group, the topics whose commits have one order.
 
     Attributes:
         error_message: the error as text; null without an error.

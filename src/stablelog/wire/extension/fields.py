@@ -20,7 +20,7 @@ ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested:
-    """Base class for structures inside a message of stablelog's own APIs."""
+    """Base class for structures inside a message of stablelog's own APIs, such as one partition of a response."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)

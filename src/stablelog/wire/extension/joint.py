@@ -37,11 +37,11 @@ class BeginJointRequest(ExtensionRequest):
     """Request to begin a version of a joint commit. A joint commit decides several open transactions, its *children*,
     together. A writer makes one joint commit after the other, each with a version number of its own.
 
-    The response says whether the version is committed already. If it is not, it belongs from now on to the start of the
-    writer that `run` names, until another start begins it.
+    The response says whether the version is committed already. If it is not, the version belongs from now on to the
+    start of the writer that `run` names, until another start sends such a request for it.
 
     Attributes:
-        group: the transaction group; empty for the default group.
+        group: the transaction group, the topics whose commits have one order; empty for the default group.
         key: the name of the writer, such as a streaming query or an application. Each key has its own versions.
         version: the number of the joint commit, greater than that of the key's last one. Numbers may be left out.
         run: a text that names one start of the writer, such as a random one. The broker aborts the open children that
@@ -62,15 +62,16 @@ class BeginJointRequest(ExtensionRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginJointResponse(ExtensionResponse):
-    """Response that says whether a version of a joint commit is open or was committed before.
+    """Response that says whether a joint commit is open or was committed before. A joint commit commits the
+    transactions of several producers together.
 
     A version is the number of one commit of a key. The key names the writer, and a run is one start of the writer.
 
     Attributes:
         error_message: the error as text; null without an error.
         committed: whether this version of the key, or a later one, is committed. The writer then need not write it.
-        commit_sequence: the commit sequence of this version; -1 if the version is open, or is not the last committed
-            one.
+        commit_sequence: the number of this version's commit in its transaction group; -1 if the version is open, or is
+            not the last committed one.
         last_version: the last version of the key that was committed; -1 if none was.
         committed_run: the run that committed this version; null if the version is open, is not the last committed one,
             or was committed without a run.
@@ -90,7 +91,8 @@ class BeginJointResponse(ExtensionResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointChild(Nested):
-    """A transaction that a request names as a child of a joint commit.
+    """A transaction that a request names as a child of a joint commit: one of the transactions that are committed
+    together.
 
     Attributes:
         transactional_id: the transactional id, which names the key, the version and the run of the child.
@@ -105,7 +107,9 @@ class JointChild(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointOffset(Nested):
-    """The offset of a consumer group in one partition, to be committed together with the children."""
+    """The offset of a consumer group in one partition, to be committed together with the transactions of a joint
+    commit.
+    """
 
     group_id: str = field(metadata=STRING)
     topic: str = field(metadata=STRING)
@@ -119,13 +123,15 @@ class CommitJointRequest(ExtensionRequest):
     """Request to commit these open transactions as the children of one joint commit: all of them or none.
 
     Attributes:
-        group, key, version: identify the joint commit, as in BeginJointRequest.
+        group, key, version: identify the joint commit: its transaction group, the name of its writer, and its number
+            among the writer's joint commits, as in BeginJointRequest.
         run: the start of the writer that commits. The commit is refused if another start of the writer has begun this
             version since. Null: any start may commit.
         retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
             for ever.
-        digest: the writer's description of what this commit contains, at most 1,000 bytes. The broker does not interpret
-            it. It returns the digest to a later start of the writer that begins or commits the same version again.
+        digest: the writer's description of what this commit contains, at most 1,000 bytes. The broker does not
+            interpret it. It returns the digest to a later start of the writer that begins or commits the same version
+            again.
         children: the transactions; if there are none, only the version of the key and the offsets are recorded.
         group_offsets: offsets of consumer groups, which take effect with the commit.
     """
@@ -143,8 +149,8 @@ class CommitJointRequest(ExtensionRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJointResponse(ExtensionResponse):
-    """Response that reports the commit, which this request or an earlier one has made, or an error. After an error
-    nothing was decided.
+    """Response that reports a joint commit, which this request or an earlier one has made, or an error. After an error,
+    none of the transactions was committed or aborted.
 
     Attributes:
         error_message: the error as text, with the name of the child if a child cannot be committed; null without an
@@ -165,10 +171,12 @@ class CommitJointResponse(ExtensionResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointRequest(ExtensionRequest):
-    """Request to abort these children of a joint commit, unless this version of its key is committed.
+    """Request to abort children of a joint commit (the transactions that it would commit together), unless the joint
+    commit is made already.
 
     Attributes:
-        group, key, version: identify the joint commit, as in BeginJointRequest.
+        group, key, version: identify the joint commit: its transaction group, the name of its writer, and its number
+            among the writer's joint commits, as in BeginJointRequest.
         run: the name of a start of the writer. If it is given, the broker aborts all children that this start has in
             the version, and refuses children that this start begins in it later. Null: only `children` are aborted.
         children: the transactions to abort.
@@ -184,7 +192,8 @@ class AbortJointRequest(ExtensionRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointResponse(ExtensionResponse):
-    """Response that says whether the children of a joint commit were aborted. Committed children stay committed.
+    """Response that says whether the children (transactions) of a joint commit were aborted. Children that are
+    committed already stay committed.
 
     Attributes:
         error_message: the error as text; null without an error.

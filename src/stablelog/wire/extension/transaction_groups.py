@@ -1,4 +1,4 @@
-"""The transaction group of a transactional id.
+"""The transaction group to which a transactional id belongs: the producers and topics whose commits have one order.
 
 The part before the first slash names the group: `payments/worker-3` belongs to `payments`. An id without a valid group
 name there belongs to the default group, whose name is empty.
@@ -18,7 +18,9 @@ _NAME: Final = re.compile(NAME_PATTERN)
 
 
 def group_of(transactional_id: str) -> str:
-    """Return the transaction group of a transactional id: the part before the first slash, or the default group."""
+    """Return the name of the transaction group of a transactional id: the part before the first slash; empty, the
+    default group, if no valid name stands there.
+    """
     found = _OF_ID.match(transactional_id)
     return found[1] if found else DEFAULT_GROUP
 

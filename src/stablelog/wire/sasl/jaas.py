@@ -2,7 +2,7 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_alice="c";
 
-Kafka's settings have this form, which operators know. Only the last part of the module's class name matters.
+Kafka's settings have this form, which operators know. Of the module's class name, only the last part is compared.
 """
 
 import re
