@@ -67,7 +67,9 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
 
 
 def walk_decompressed(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield the records of a batch one at a time. `data` has the decompressed records of the batch, without its header."""
+    """Yield the records of a batch one at a time. `data` has the decompressed records, without the header of the
+    batch.
+    """
     last_delta = -1
     for at, end in record_ranges(data, header.record_count):
         timestamp_delta, rest_at = read_varint(data, at + 1)

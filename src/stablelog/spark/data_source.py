@@ -46,7 +46,7 @@ class StablelogDataSource(DataSource):
 
     @one_line
     def schema(self) -> Any:
-        """The default columns of a read: those of Spark's Kafka connector."""
+        """The columns of a read for which the user gives no schema: those of Spark's Kafka connector."""
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import default_schema
 

@@ -138,8 +138,8 @@ def check_kafka_setting(name: str) -> None:
 
 
 def unwarned(names: Iterable[str]) -> list[str]:
-    """Return the given options that have no effect and of which this process has not warned yet. Each of them is
-    returned once: the next call leaves it out, so that the caller warns of it only once.
+    """Return those of the given options that have no effect and of which this process has not warned yet. The caller
+    logs the warning: the next call leaves these options out.
 
     Args:
         names: the names of all options of a read or write, in any case.

@@ -130,8 +130,8 @@ def setting_name(argument: str) -> str:
 
 
 def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, str]:
-    """Return the settings that `session` passes to Spark, by name: its arguments, and those of `SETTINGS` that the user
-    has not set otherwise.
+    """Return the settings that `session` passes to Spark, by name: its arguments, and those defaults of stablelog
+    (`SETTINGS`) that the user has not set otherwise.
 
     Args:
         arguments: the settings in the arguments of `session`.
@@ -142,8 +142,8 @@ def settings_of(arguments: dict[str, str], users: dict[str, str]) -> dict[str, s
 
 
 def _new_session(builder_of: Any, made_here: dict[str, str], *, is_local: bool) -> Any:
-    """Create a Spark session, and return it. Spark needs a Java program, so that is looked for first. At the end, all
-    settings that this function has made are logged.
+    """Create a Spark session, and return it. First find a Java for Spark, and at the end log all settings that this
+    function has made.
 
     Args:
         builder_of: the class SparkSession of PySpark.

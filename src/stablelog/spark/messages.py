@@ -22,10 +22,10 @@ def one_line(method: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Decorate a method that Spark calls. The user sees a `StablelogError` of the method as one line without a
     traceback, because its message says what is wrong.
 
-    A Python process of Spark ends after it has reported an exception. To leave out the traceback, an environment
-    variable of PySpark is set, which therefore applies to this exception only. Nothing is set outside of Spark's
-    processes, or if the user asks for full tracebacks. Any other exception is a bug or a missing library, and keeps its
-    traceback.
+    A Python process of Spark ends after it has reported an exception. To leave out the traceback, this function sets an
+    environment variable of PySpark. As the process ends, the variable affects no other exception. Nothing is set
+    outside of Spark's processes, or if the user asks for full tracebacks. Any other exception is a bug or a missing
+    library, and keeps its traceback.
     """
 
     @functools.wraps(method)
@@ -65,7 +65,7 @@ def _hide_traceback(error: Exception) -> None:
 
 
 def started_as() -> str:
-    """Return the name of the module that this process runs by `python -m`; an empty text if the process was started in
-    another way.
+    """Return the name of the module as which this process was started by `python -m`; an empty text if it was started
+    in another way. By this name, Spark's own processes are recognized.
     """
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")

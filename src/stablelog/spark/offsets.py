@@ -2,9 +2,9 @@
 
 The format is that of Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`. Each number is the next offset to read.
 A stream's offsets also contain the topic ids, so that a topic that was deleted and created again is not mistaken for
-the old one. Their key is `#topics`, which is not a valid topic name. The offsets of a stream with the option cut=true
-also contain a commit sequence (`StreamCut`), under `#cut`. Spark compares offsets as strings, so everything is sorted:
-equal offsets give equal JSON.
+the old one. Their key is `#topics`, which is not a valid topic name. The offsets of a stream with the option cut=true,
+whose micro-batches consist of whole transactions, also contain the number of the last commit before them (`StreamCut`),
+under `#cut`. Spark compares offsets as strings, so everything is sorted: equal offsets give equal JSON.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ CUT = "#cut"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The beginning or the end of a read.
+    """A bound of a read: its beginning or its end, as an option gives it.
 
     Attributes:
         kind: earliest, latest, offsets, timestamps, timestamp or cut.
         by_partition: the offset (-2 earliest, -1 latest) or the time in ms of each partition that the option names.
         timestamp_ms: the time for every partition, if the kind is timestamp.
-        commit_sequence: the commit sequence of the cut, if the kind is cut.
+        commit_sequence: if the kind is cut (the position after a commit, in all partitions), the number of this commit.
     """
 
     kind: str
@@ -38,8 +38,8 @@ class Bound:
 
 
 class StreamCut(NamedTuple):
-    """A cut of a transaction group: a point in the order of its commits. It includes all commits up to a commit
-    sequence, and no later one.
+    """A cut of a transaction group (topics whose commits have one order): a point in this order. It includes all
+    commits up to a commit sequence, the number of a commit in the group, and no later one.
     """
 
     commit_sequence: int
@@ -53,7 +53,8 @@ class StreamOffsets:
     Attributes:
         next_offsets: the next offset to read, by topic and partition.
         topic_ids: the id of each topic, by name.
-        cut: the cut that consists of these offsets; None for a stream without the option cut=true.
+        cut: the cut that consists of these offsets (the position after a commit, in all partitions); None for a stream
+            without the option cut=true.
     """
 
     next_offsets: Mapping[TopicPartition, int]
@@ -62,8 +63,8 @@ class StreamOffsets:
 
     @property
     def stream_cut(self) -> StreamCut:
-        """The cut that consists of these offsets. Use this only for a stream with the option cut=true, whose offsets
-        always have a cut.
+        """The cut that consists of these offsets: the position after a commit, in all partitions. Use this only for a
+        stream with the option cut=true, whose offsets always have a cut.
         """
         assert self.cut is not None
         return self.cut
@@ -101,8 +102,8 @@ class StreamOffsets:
 
 def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
     """Parse `{"topic": {"0": 23}}`, and return the number of each partition, here `{("topic", 0): 23}`. Each number
-    must be at least `least`. The offsets that a stream reports are valid, too; their topic ids and their cut are
-    ignored.
+    must be at least `least`. The text may also be the offsets that a stream reports, which have further keys: their
+    topic ids and their cut are ignored.
 
     Raises:
         ValueError: the text has another form, or names no partition.

@@ -37,8 +37,8 @@ class Option:
 
     Attributes:
         default: the value if the option is not given, as text; empty for no value.
-        kind: the values that the option accepts.
-        where: the reads and writes that accept the option.
+        kind: the type of the value, which says which texts are valid and how they are parsed.
+        where: which reads and writes accept the option: those of batches, those of streams or both.
         meaning: the description of the option's effect, for users.
         otherwise: what happens if the option is not given and has no default; used in the documentation.
     """
@@ -104,7 +104,7 @@ def _times(text: str) -> Bound:
 
 
 def _word(*words: str) -> SettingType:
-    """Return the kind of options whose value is one of these words, in upper or lower case."""
+    """Return the type of those options whose value is one of these words, in upper or lower case."""
     exact = choice(*words)
     return SettingType(lambda text: exact.parse(text.lower()), exact.valid)
 

@@ -319,7 +319,9 @@ class _Values:
         return option.kind.read(name, text) if text else None
 
     def one_of(self, *names: str) -> str | None:
-        """Return which of these options is set; None if none is. If several are set, it is an error."""
+        """Return the name of that one of these options that is set; None if none is. Raise UsageError if several are
+        set.
+        """
         there = [name for name in names if name in self._texts]
         if len(there) > 1:
             raise UsageError(f"{' and '.join(there)} exclude each other: give one of them")

@@ -1,8 +1,8 @@
 """Planning of a read: divide its ranges into tasks of about the same size. Pure functions.
 
 A task costs Spark 20 to 50 ms even if it reads little. Small ranges therefore share a task. A large range is divided:
-between record batches if the segment files are accessible, otherwise at an estimated offset. The plan depends only on
-the ranges and the limits.
+between record batches if the driver can read the segment files, otherwise at an estimated offset. The plan (the tasks
+with their ranges) depends only on the given ranges and limits.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -25,13 +25,15 @@ SLIVER = 8
 
 @dataclass(frozen=True, slots=True)
 class FileExtent:
-    """A range of bytes of a segment's log file, which contains consecutive whole record batches. A task reads it
-    directly from the file.
+    """An extent of a log file: a range of bytes of the file that contains consecutive whole record batches. A task
+    reads it directly from the file.
 
     Attributes:
-        inode: inode of the planned file. Compaction replaces a file by one with the same name and another inode.
-        proof: the size of the whole log file in bytes and the CRC-32C over its batch headers, both from the segment's
-            summary, with which a task checks the file; None if the segment has no summary.
+        inode: inode of the log file when the read was planned. Compaction replaces a file by one with the same name and
+            another inode.
+        proof: the size of the whole log file in bytes and the CRC-32C over its batch headers, by which a task checks
+            the file. They come from the segment's summary, a small file with its sizes and checksums; None if the
+            segment has none.
     """
 
     path: str
@@ -43,12 +45,12 @@ class FileExtent:
 
 @dataclass(frozen=True, slots=True)
 class ObjectExtent:
-    """A byte range of a segment's log file in an object store, between two cut points. It contains whole record
-    batches.
+    """A byte range of a segment's log file in an object store, which contains whole record batches. It begins and ends
+    at cut points, positions at which the file can be divided.
 
     Attributes:
         key: the key of the log file.
-        edges: the begin of the range, the cut points inside, and its end, in order.
+        edges: the beginning of the range, the cut points inside it, and its end, from the first to the last.
     """
 
     key: str
@@ -62,12 +64,13 @@ class StoredPiece:
     Attributes:
         partition: the partition in the store.
         cluster_id: the id of the cluster that has written it; empty if Apache Kafka has written it.
-        log_start: the log start offset in the manifest.
-        extents: the byte ranges of log files that contain the piece; empty if the piece is read in commit order.
-        segments: the segments that contain the commit indexes and the batches of the piece, if it is read in commit
-            order; otherwise empty.
+        log_start: the log start offset in the manifest, the list of the partition's segments in the store.
+        extents: the byte ranges of log files that contain the piece; empty if the piece is read in commit order (in
+            which readers get whole transactions in the order of their commits).
+        segments: if the piece is read in commit order, the segments that contain its batches, or whose commit indexes
+            list its transactions; otherwise empty.
         pins: the pins that keep the objects of the read from deletion; None if there are none.
-        group: the transaction group of the topic; empty for the default group.
+        group: the transaction group of the topic (topics whose commits have one order); empty for the default group.
     """
 
     partition: RemotePartition
@@ -122,7 +125,7 @@ class Piece:
 
 
 class Span(Protocol):
-    """A range of offsets of one partition that `plan_tasks` can divide between tasks."""
+    """A span: a range of offsets of one partition that `plan_tasks` can divide between tasks."""
 
     @property
     def start(self) -> int:
@@ -137,13 +140,13 @@ class Span(Protocol):
         """The size of the range's record batches in bytes."""
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
-        """Divide the range into two, the first of about this size in bytes. Return both in a pair; None if the range
-        cannot be divided.
+        """Cut the range in two, so that the first part has about `size` bytes. Return both parts in a pair; None if the
+        range cannot be divided.
         """
 
     def cut_at(self, offset: int) -> tuple[Self, Self]:
-        """Divide the range into two at this offset, which is inside the range and begins the second one. Return both
-        in a pair.
+        """Cut the range in two at an offset inside it, which becomes the start of the second part. Return both parts in
+        a pair.
         """
 
     def piece(self) -> Piece:
@@ -162,15 +165,17 @@ class FetchSpan:
     topic_id: str = ""
 
     def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
-        """Divide the range into two, the first of about this size in bytes. All records are assumed to be equally
-        large. Return both in a pair; None if the range cannot be divided.
+        """Cut the range in two, so that the first part has about `size` bytes if all records are equally large. Return
+        both parts in a pair; None if the range cannot be divided.
         """
         count = self.end - self.start
         at = self.start + max(1, count * size // max(self.size, 1))
         return self.cut_at(at) if at < self.end else None
 
     def cut_at(self, offset: int) -> "tuple[FetchSpan, FetchSpan]":
-        """Divide the range into two at this offset, and its estimated size in proportion. Return both in a pair."""
+        """Cut the range in two at an offset inside it, and divide its estimated size in the same proportion. Return
+        both parts in a pair.
+        """
         assert self.start < offset < self.end
         size = self.size * (offset - self.start) // (self.end - self.start)
         return (
@@ -179,7 +184,7 @@ class FetchSpan:
         )
 
     def piece(self) -> Piece:
-        """Return the range as a piece of a task, which the task fetches from the broker."""
+        """Return the range as a `Piece`, which one task fetches from the broker."""
         return Piece(self.topic, self.partition, self.start, self.end, self.size, topic_id=self.topic_id)
 
 
@@ -292,8 +297,8 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
 
 
 def _spread(tasks: list[list[Span]], count_min: int) -> list[list[Span]]:
-    """Halve the largest tasks until there are `count_min` tasks, or until no task can be divided. Return the spans
-    (ranges of offsets) of each task.
+    """Spread the ranges over more tasks: halve the largest tasks until there are `count_min` tasks, or until none can
+    be divided. Return the spans (ranges of offsets) of each task.
     """
     while len(tasks) < count_min:
         parted = [n for n, task in enumerate(tasks) if len(task) > 1 or task[0].end - task[0].start > 1]

@@ -64,9 +64,9 @@ def _counted(options: ReadOptions, log: Log) -> int:
 
 
 def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool) -> int | None:
-    """Return the number of records of a range, counted in its segment files. None if the files lack a part of the
-    range, but a broker can count instead. `committed` is True for a read-committed reader, which does not get aborted
-    records.
+    """Return the number of records of a range, counted in its segment files. If the files lack a part of the range,
+    return None, so that the caller counts by the broker; raise UnavailableError if the read has no broker. `committed`
+    is True for a read-committed reader, which does not get aborted records.
     """
     try:
         return retry_if_files_changed(

@@ -90,8 +90,8 @@ class Columns:
 
 
 def shaped(batch: Any, schema: Any) -> Any:
-    """Return the batch with another Arrow schema: the same columns, but the schema may declare that a column has no
-    nulls.
+    """Return an Arrow batch with another schema, which has the same columns. It may differ in that a column is declared
+    to have no nulls.
 
     Raises:
         UsageError: a column has a null that the schema does not allow.

@@ -36,15 +36,15 @@ TYPES = {
 
 @lru_cache(maxsize=64)
 def _constant(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
-    """Return a column of equal values, such as a topic's name. It is cached for all batches of the topic or
-    partition.
+    """Return a constant column: `count` times the same value, such as a topic's name. The column is cached, so that all
+    batches of the topic or partition share it.
     """
     return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _stretch(count: int) -> int:
-    """Return the length of the constant column to cache for `count` rows: a power of 2, so that few lengths are
-    cached.
+    """Return the length of the constant column that is cached for `count` rows: the length is stretched to a power of
+    2, so that columns of few lengths are cached. A batch uses the first `count` values.
     """
     return 1 << max(count - 1, 1).bit_length()
 
@@ -53,7 +53,7 @@ class ColumnBuilder:
     """The buffers of the Arrow batch that is being filled.
 
     Args:
-        names: the columns, in order: keys of TYPES.
+        names: the names of the columns, in their order; each is a key of TYPES.
         rows_max: the number of rows of a full batch.
         bytes_max: how many bytes the keys, values and headers of a full batch have together.
         allocate: makes a buffer of a given number of bytes.
@@ -81,8 +81,8 @@ class ColumnBuilder:
 
     @property
     def depth(self) -> int:
-        """The last field of a record that a column of the read needs. The decoder decodes each record only up to this
-        field.
+        """How deep each record has to be decoded: the number of the last field of a record that a column of the read
+        needs. The decoder skips the fields after it.
         """
         depths = {
             "headers": k.DEPTH_HEADERS,

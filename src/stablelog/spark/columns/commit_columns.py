@@ -24,20 +24,21 @@ MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the columns that the decoder has to make for a read of the columns `names`. The columns of
-    commits are not among them: they are added later. If one of them is read, the decoder must make the column `offset`,
-    by which the commit of a record is found.
+    commits, such as `commitSequence`, are not among them, because they are added later. If a column of commits is read,
+    the result contains the column `offset`, by which the commit of a record is found.
     """
     decoded = tuple(name for name in names if name not in OF_COMMITS)
     return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")
 
 
 class CommitColumns:
-    """Adds the columns of commits (commitSequence, commitTimestamp, transactionGroup) to the batches of one piece of a
-    read.
+    """Adds the columns of commits (commitSequence, commitTimestamp, transactionGroup) to the Arrow batches of one piece
+    of a read, which is a range of offsets of one partition.
 
     Args:
-        commits: returns the next transactions of the partition that end after an offset: COUNT_MAX of them, or all.
-        group: the transaction group of the topic.
+        commits: a function that gets an offset, and returns the next transactions of the partition that end after it:
+            COUNT_MAX of them, or all if there are fewer.
+        group: the transaction group of the topic: the topics whose commits have one order.
         piece: the range of offsets that is read.
         names: the wanted columns, in order.
     """
@@ -75,8 +76,8 @@ class CommitColumns:
         return pa.RecordBatch.from_arrays(columns, names=list(self._names))
 
     def _list(self, start: int, end: int) -> None:
-        """Request the list of the transactions from offset `start` to before `end`, and store it. Drop earlier
-        transactions, which are not needed any more.
+        """Request the list of the transactions with offsets from `start` to before `end`, and keep it in this object.
+        Drop earlier transactions from the list, which are not needed any more.
         """
         parts = [self._listed[self._listed[:, END] > start]]
         while self._reached < end:

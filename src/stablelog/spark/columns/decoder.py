@@ -180,8 +180,9 @@ class Decoder:
         """Decompress the records of the batches in `table`, in which each row describes one batch.
 
         Yields:
-            Parts of the table, in order. The rows of a part say where the decompressed records are. They are valid
-            only until the next part is requested, because its records get the same memory.
+            Parts of the table, from the first row to the last. The rows of a part say where the decompressed records of
+            their batches are in memory. These records are valid only until the caller requests the next part, whose
+            records overwrite them.
         """
         codecs = table[:, k.ATTRIBUTES] & CODEC_MASK
         is_dense = (table[:, k.RECORD_COUNT] == table[:, k.LAST_DELTA] + 1).all()
@@ -250,19 +251,20 @@ class Decoder:
     def _skip(
         self, view: memoryview, row: npt.NDArray[np.int64], record_count: int, size: int, why: str
     ) -> None:
-        """Leave out the records of a batch that cannot be decoded, and report their loss.
+        """Leave out those records of a batch that cannot be decoded, and report their loss by the decoder's function
+        `skipped`.
 
         Args:
             view: the data that is decoded.
             row: the row of the table that describes the batch. It is changed so that only the records that can be
                 decoded are left.
             record_count: the number of records that can be decoded.
-            size: their size in bytes.
+            size: the size in bytes of the records that can be decoded.
             why: what is wrong with the batch.
 
         Raises:
-            DamageError: the CRC of the batch is wrong, or the decoder has no `skipped`, so that no record may be left
-                out.
+            DamageError: the CRC of the batch is wrong, or the decoder has no function `skipped`, so that no record may
+                be left out.
         """
         position = int(row[k.POSITION])
         if crc32c(view[position + CRC_START : position + int(row[k.SIZE])]) != row[k.CRC]:

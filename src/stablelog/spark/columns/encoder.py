@@ -64,7 +64,8 @@ class Encoder:
         batch_bytes_max: bytes of a full batch before compression.
         message_bytes_max: maximum bytes of a batch after compression, so that it fits into a request. The broker also
             refuses batches above the topic's max.message.bytes.
-        lingers: whether batches that are not full wait for the next call. `flush` emits them at the end.
+        lingers: whether batches that are not full wait for the rows of the next call of `encode`. After the last call,
+            `flush` yields them.
         first_partition: the partition of the first rows without key and partition. It should differ from task to task.
 
     Raises:
@@ -106,8 +107,8 @@ class Encoder:
         topic: str | None = None,
         timestamp_ms: int | None = None,
     ) -> Iterator[EncodedBatch]:
-        """Encode rows, and yield the batches that are full. If the encoder does not linger, yield the other batches at
-        the end.
+        """Encode rows, and yield the batches that are full. Batches that are not full wait for the next call if the
+        encoder lingers (its argument `lingers`); otherwise they are yielded at the end.
 
         Args:
             batch: the rows. The column value (binary or string) is required; key (binary or string), headers, topic and
@@ -148,8 +149,8 @@ class Encoder:
             yield self._sealed(number)
 
     def _topics(self, names: list[str], partition_counts: Mapping[str, int]) -> npt.NDArray[np.int64]:
-        """Return the table by which the kernel finds the partitions of these topics. For each partition of a new
-        topic, a slot (the buffer of its batch) is added, because the kernel cannot add one.
+        """Return the table by which the kernel, the compiled code, finds the partitions of these topics. For each
+        partition of a new topic, a slot (the buffer of its batch) is added, because the kernel cannot add one.
         """
         topics = np.zeros((max(len(names), 1), k.TOPIC_WIDTH), np.int64)
         for number, name in enumerate(names):
@@ -168,8 +169,8 @@ class Encoder:
     def _make_room(
         self, state: npt.NDArray[np.int64], names: list[str], topics: npt.NDArray[np.int64]
     ) -> Iterator[EncodedBatch]:
-        """Make room in the slot (the buffer of a partition's batch) that the kernel has found full: enlarge the
-        buffer, or complete its batch.
+        """Make room in the slot (the buffer of a partition's batch) that the kernel, the compiled code, has found full:
+        enlarge the buffer, or complete its batch.
 
         Yields:
             The completed batch; nothing if the buffer was enlarged.
@@ -203,8 +204,8 @@ class Encoder:
         slot[k.SLOT_CAPACITY] = capacity
 
     def _sealed(self, number: int) -> EncodedBatch:
-        """Complete the batch in a partition's buffer (slot) with its header, and return it. The slot is empty
-        afterwards.
+        """Seal the batch in the slot `number`, the buffer of a partition: add the header, and return the batch. The
+        slot is empty afterwards.
         """
         slot = self._slots[number]
         topic, partition = self._owners[number]
@@ -257,7 +258,9 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _point_to(state: npt.NDArray[np.int64], columns: Mapping[str, pa.Array]) -> None:
-    """Write the addresses of the columns into the kernel's state. The caller must keep the columns in memory."""
+    """Write the addresses of the columns into the kernel's state, the array of numbers that the compiled code gets. The
+    caller must keep the columns in memory.
+    """
     for name, place in (("key", k.KEY), ("value", k.VALUE), ("partition", k.PARTITIONS)):
         if name in columns:
             _point(state, place, columns[name])
@@ -271,8 +274,9 @@ def _point_to(state: npt.NDArray[np.int64], columns: Mapping[str, pa.Array]) -> 
 
 
 def _point(state: npt.NDArray[np.int64], place: int, array: pa.Array) -> None:
-    """Write the addresses of the buffers of an Arrow array into the kernel's state, from index `place` on: its 32-bit
-    numbers or offsets, its validity bits, and its bytes if it has any.
+    """Write the addresses of the buffers of an Arrow array into the kernel's state (the array of numbers that the
+    compiled code gets), from index `place` on: its 32-bit numbers or offsets, its validity bits, and its bytes if it
+    has any.
     """
     validity, numbers, *data = array.buffers()
     state[place + k.NUMBERS] = numbers.address + 4 * array.offset if numbers is not None else 0
@@ -311,7 +315,7 @@ def _refusal(
     topic: str | None,
     partition_counts: Mapping[str, int],
 ) -> UsageError:
-    """Return the error for the invalid row at which the kernel has stopped.
+    """Return the error for the invalid row at which the kernel, the compiled code, has stopped.
 
     Args:
         status: the kernel's status, which says what is wrong.

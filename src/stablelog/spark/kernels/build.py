@@ -22,19 +22,21 @@ ALLOWED = frozenset({"memcpy", "memmove", "memset"})
 
 
 def inlined(function: Part) -> Part:
-    """Decorate a function that kernels call, and return it in a form that Numba compiles into each of these kernels."""
+    """Decorate a function that kernels (the compiled functions) call, and return it in a form that Numba inlines: its
+    code is compiled into each of these kernels.
+    """
     part: Part = _numba.njit(error_model="numpy")(function)
     return part
 
 
 def names_in(module_name: str) -> list[str]:
-    """Return the names of a module's kernels."""
+    """Return the names of a module's kernels, the functions that Numba compiles."""
     return list(importlib.import_module(module_name).KERNELS)
 
 
 def build(module_name: str) -> dict[str, bytes]:
-    """Compile a module's KERNELS. Return, by name, an object file for each kernel. The kernel's symbol in the object
-    file is its name.
+    """Compile the functions in a module's list KERNELS to machine code. Return, by name, an object file for each
+    kernel. The kernel's symbol in the object file is its name.
 
     Raises:
         RuntimeError: the code calls a function of Numba, for example because the kernel makes a Python object.
@@ -44,7 +46,9 @@ def build(module_name: str) -> dict[str, bytes]:
 
 
 def object_of(name: str, function: Callable[..., int], argument_count: int) -> bytes:
-    """Compile one kernel, and return its object file. Raise RuntimeError if the code calls a function of Numba."""
+    """Compile one kernel (a function that Numba translates to machine code), and return its object file. Raise
+    RuntimeError if the code calls a function of Numba.
+    """
     signature = _numba.int64(*[POINTER] * argument_count)
     compiled = _numba.cfunc(signature, error_model="numpy")(function)
     code = binding.parse_assembly(compiled.inspect_llvm())

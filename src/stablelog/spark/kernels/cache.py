@@ -86,8 +86,8 @@ def _build(module_name: str) -> dict[str, bytes]:
 
 
 def machine_code(module_name: str, name: str) -> bytes:
-    """Return the machine code of a kernel from the cache. If the cache lacks it, compile the kernel and add the code to
-    the cache.
+    """Return the machine code of a kernel, a compiled function, from this machine's cache. If the cache lacks it,
+    compile the kernel and add the code to the cache.
     """
     stem = f"{module_name.rpartition('.')[2]}-{_digest(module_name)}"
     for made_before in images_directories(DIRECTORY):
@@ -112,7 +112,7 @@ def machine_code(module_name: str, name: str) -> bytes:
 
 @cache
 def kernel(module_name: str, name: str) -> Callable[..., int]:
-    """Return a kernel of a module as a function of arrays of 64-bit integers.
+    """Return a kernel of a module, a compiled function, in a form that Python can call with arrays of 64-bit integers.
 
     The kernel does not check the sizes of the arrays: the caller must make them large enough.
     """
@@ -138,8 +138,8 @@ SOURCES = ("stablelog.spark.kernels.decode_source", "stablelog.spark.kernels.enc
 
 
 def compile_all() -> None:
-    """Compile all kernels that are not in this machine's cache. Run it when you build a machine image, so that no
-    worker compiles.
+    """Compile all kernels (functions that Numba translates to machine code) that are not in this machine's cache. Run
+    it when you build a machine image, so that no worker compiles.
     """
     from stablelog.spark.kernels.build import names_in
 

@@ -57,7 +57,8 @@ MICROSECONDS_MAX, MILLISECONDS_MAX = 2**63 - 1, (2**63 - 1) // 1000
 
 
 def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
-    """Read the headers of whole batches from byte `state[SCAN_POSITION]` on. Each header becomes a row of `table`.
+    """Read the headers of whole batches from byte `state[SCAN_POSITION]` of the data on. The caller sets the values in
+    `state`, and this function changes them. Each header becomes a row of `table`.
 
     Returns:
         DONE at the end of the bytes or of the table: `state[SCAN_COUNT]` is the number of rows, and
@@ -100,7 +101,8 @@ def crc_of_headers(data: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], cr
 
 
 def decode_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
-    """Append the records of the batches in `table`, from row `state[BATCH]` on, to the columns.
+    """Append the records of the batches in `table` (a row for each batch), from row `state[BATCH]` on, to the columns.
+    `state` has the addresses and sizes of the columns, and the position that the decoding has reached.
 
     Returns:
         DONE when all batches are decoded. FULL when the columns are full. NEEDS_ROOM if one record of `state[NEEDED]`

@@ -55,7 +55,8 @@ def read_varint(address: int, end: int) -> tuple[int, int]:
 
 
 def _scan_batches(state: Any, table: Any) -> int:
-    """Read the headers of whole batches from byte `state[SCAN_POSITION]` on. Each header becomes a row of `table`.
+    """Read the headers of whole batches from byte `state[SCAN_POSITION]` of the data on. The caller sets the values in
+    `state`, and this function changes them. Each header becomes a row of `table`.
 
     Returns:
         DONE at the end of the bytes or of the table: `state[SCAN_COUNT]` is the number of rows, and
@@ -128,7 +129,9 @@ def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> Non
 
 @inlined
 def _put_header(state: Any, address: int, end: int) -> int:
-    """Append one header of a record. Return the address of the next header, or an error status."""
+    """Append one header of a record to the column `headers`. Return the address of the next header, or an error
+    status.
+    """
     entry = state[k.HEADER_COUNT]
     size, address = read_varint(address, end)
     if address < 0:
@@ -158,7 +161,9 @@ def _put_header(state: Any, address: int, end: int) -> int:
 
 @inlined
 def _put_headers(state: Any, row: int, address: int, end: int) -> int:
-    """Append the headers, the last field of a record. Return the address of their end, or an error status."""
+    """Append the headers, which are the last field of a record, to the column `headers`. Return the address of their
+    end, or an error status.
+    """
     count, address = read_varint(address, end)
     if address < 0:
         return address
@@ -182,8 +187,8 @@ def _put_headers(state: Any, row: int, address: int, end: int) -> int:
 
 @inlined
 def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int:
-    """Append a key or a value, or skip it if its column is not read. Return the address after it, or an error
-    status.
+    """Append the key or the value of a record to its column, or skip it if the read does not need that column. Return
+    the address after it, or an error status.
     """
     size, address = read_varint(address, end)
     if address < 0:
@@ -228,8 +233,9 @@ def _put_times(state: Any, batch: Any, row: int, offset: int, timestamp_delta: i
 
 @inlined
 def _decode_dense(state: Any, batch: Any) -> int:
-    """Append the rows of a batch from its header alone, without decoding records. This is for reads whose columns need
-    no field of the records, and for batches whose offsets have no gaps. Return the status, as `decode_batches` does.
+    """Append the rows of a dense batch, one whose offsets have no gaps, from its header alone, without decoding
+    records. The caller has checked that the columns of the read need no field of the records. Return the status, as
+    `decode_batches` does.
     """
     first, row = batch[k.BASE_OFFSET] + state[k.RECORD], state[k.ROWS]
     first = max(first, state[k.START])
@@ -247,8 +253,8 @@ def _decode_dense(state: Any, batch: Any) -> int:
 
 @inlined
 def _decode_records(state: Any, batch: Any) -> int:
-    """Append the records of a batch from the state's position on, until the batch ends or the columns are full. Return
-    the status, as `decode_batches` does.
+    """Append the records of a batch to the columns, from the position in `state` on, until the batch ends or the
+    columns are full. Return the status, as `decode_batches` does.
     """
     address, end = state[k.ADDRESS], batch[k.RECORDS] + batch[k.RECORDS_SIZE]
     delta, row = state[k.PREVIOUS_DELTA], state[k.ROWS]
@@ -297,7 +303,8 @@ def _decode_records(state: Any, batch: Any) -> int:
 
 
 def _decode_batches(state: Any, table: Any) -> int:
-    """Append the records of the batches in `table`, from row `state[BATCH]` on, to the columns.
+    """Append the records of the batches in `table` (a row for each batch), from row `state[BATCH]` on, to the columns.
+    `state` has the addresses and sizes of the columns, and the position that the decoding has reached.
 
     Returns:
         DONE when all batches are decoded. FULL when the columns are full. NEEDS_ROOM if one record of `state[NEEDED]`

@@ -44,7 +44,8 @@ LOW_32 = 0xFFFFFFFF
 def encode_rows(
     state: npt.NDArray[np.int64], topics: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
 ) -> int:
-    """Append the rows from row `state[ROW]` on to the batches of their partitions.
+    """Append the rows from row `state[ROW]` on to the batches of their partitions. `topics` has the partitions of each
+    topic, and `slots` describes the buffer of each partition's batch.
 
     Returns:
         DONE after the last row. FULL if a row of `state[NEEDED]` bytes does not fit into slot `state[SLOT]`, the buffer

@@ -149,8 +149,9 @@ def _slot_of(state: Any, topics: Any, row: int) -> int:
 
 @inlined
 def _append(state: Any, slot: Any, row: int) -> int:
-    """Append a row to the batch in its slot (a buffer), and return DONE. If the result is FULL, BAD_HEADER or
-    TOO_LARGE, no byte was appended.
+    """Append a row to the batch in a slot, the buffer of its partition's batch, and return DONE. FULL (the row does not
+    fit into the buffer), BAD_HEADER (a header has no name) or TOO_LARGE (the row is too large for any batch) means that
+    no byte was appended.
     """
     if slot[k.SLOT_COUNT] == 0:
         slot[k.SLOT_BASE_TIMESTAMP] = slot[k.SLOT_MAX_TIMESTAMP] = state[k.NOW]
@@ -181,7 +182,8 @@ def _append(state: Any, slot: Any, row: int) -> int:
 
 
 def _encode_rows(state: Any, topics: Any, slots: Any) -> int:
-    """Append the rows from row `state[ROW]` on to the batches of their partitions.
+    """Append the rows from row `state[ROW]` on to the batches of their partitions. `topics` has the partitions of each
+    topic, and `slots` describes the buffer of each partition's batch.
 
     Returns:
         DONE after the last row. FULL if a row of `state[NEEDED]` bytes does not fit into slot `state[SLOT]`, the buffer

@@ -85,7 +85,9 @@ copy_bytes: Callable[[int, int, int], None] = _intrinsic(_copy_bytes)
 
 
 def _entry_at(_: Any, array: Any, index: Any) -> Any:
-    """Return the part of an array of 64-bit integers from an index to its end."""
+    """Return the entries of an array of 64-bit integers from an index to the end of the array. Kernels, the compiled
+    functions, use this to pass one row of a table.
+    """
 
     def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
         return builder.gep(args[0], [args[1]])

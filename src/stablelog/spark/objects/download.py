@@ -55,8 +55,8 @@ def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tup
 
 
 class LogRange(NamedTuple):
-    """A byte range of a log file that is downloaded in one request and whose batch headers are proven alone, and the
-    offsets at which the range begins and ends.
+    """A byte range of a log file that is downloaded in one request, with the offsets at which it begins and ends. Its
+    batch headers are proven (checked against a CRC) without the rest of the file.
     """
 
     place: ObjectRange
@@ -65,8 +65,8 @@ class LogRange(NamedTuple):
 
 
 def ranges_of(extent: ObjectExtent) -> list[LogRange]:
-    """Divide a part of a log file at its cut points into ranges of about RANGE_SIZE bytes. Each range has the CRCs that
-    prove its batch headers, if they are known.
+    """Divide a part of a log file at its cut points (positions between two batches) into ranges of about RANGE_SIZE
+    bytes. Each range has the CRCs by which its batch headers are checked, if they are known.
     """
     found: list[LogRange] = []
     place, edges = 0, extent.edges

@@ -17,8 +17,8 @@ THREAD_COUNT: Final = 4
 
 
 class LoadedRanges:
-    """Cache of byte ranges that downloads what is missing. Implements `tier.segment_bytes.Cache`; Unlike in the
-    broker's cache, `get` waits for the store and never returns None.
+    """Cache of byte ranges that downloads what is missing. Implements `tier.segment_bytes.Cache`. Unlike that of the
+    broker's cache, the method `get` waits for the store and never returns None.
 
     Args:
         store: the object store.
@@ -39,7 +39,8 @@ class LoadedRanges:
         Raises:
             ObjectMissingError: a range of an object was wanted, and the object does not exist.
             StoreError: the store does not answer, or rejects the request.
-            DamageError: the object ends before the range, or has other bytes than the manifest says.
+            DamageError: the object ends before the range, or has other bytes than the manifest (the list of the
+                partition's segments) says.
         """
         if wanted in self._loaded:
             self._loaded.move_to_end(wanted)
@@ -65,7 +66,7 @@ class LoadedRanges:
             self._keep(wanted, content)
 
     def load_ahead(self, ranges: Iterable[ObjectRange]) -> None:
-        """Begin to load ranges that a reader will need soon."""
+        """Begin to load ranges that a reader will need soon, and return before they are loaded."""
         for wanted in ranges:
             if not self.has(wanted) and len(self._coming) < THREAD_COUNT:
                 self._coming[wanted] = self._threads.submit(self._load, wanted)

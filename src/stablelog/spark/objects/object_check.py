@@ -1,4 +1,6 @@
-"""Check of one segment in an object store: all bytes of its objects are compared with the manifest."""
+"""Check of one segment in an object store: all bytes of its objects are compared with the sizes and checksums in the
+manifest, the list of the partition's segments.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +22,14 @@ from stablelog.types import ObjectRange
 def object_fault(
     store: ObjectStore, partition: RemotePartition, segment: RemoteSegment, kind: str
 ) -> str | None:
-    """Download an object of a segment, and check it. Return what is wrong; None if the object agrees with the manifest,
-    or if a broker has deleted the segment meanwhile.
+    """Download an object of a segment, and check it. Return what is wrong with it, in words; None if the object agrees
+    with the manifest (the list of the partition's segments), or if a broker has deleted the segment meanwhile.
 
     Args:
         store: the object store.
         partition: the partition.
         segment: the row of the segment in the manifest.
-        kind: LOG or INDEXES.
+        kind: which object to check: LOG for the log file, INDEXES for the object with the indexes.
 
     Raises:
         StoreError: the store does not answer, or rejects a request.
@@ -74,8 +76,8 @@ def _check_crcs(view: memoryview, table: npt.NDArray[np.int64]) -> None:
 
 
 def _is_named(store: ObjectStore, partition: RemotePartition, segment: RemoteSegment) -> bool:
-    """Return whether the last manifest of the partition still names a segment. If it does not, a broker has deleted
-    the segment.
+    """Return whether the last manifest (the list of the partition's segments in the store) still names a segment. If it
+    does not, a broker has deleted the segment.
     """
     manifest = Prefix(store).last_manifest(partition)
     rows = () if manifest is None else manifest.segments

@@ -1,4 +1,4 @@
-"""Ranges of offsets that tasks read from an object store."""
+"""Spans in an object store: ranges of offsets of a partition that can be divided between the tasks of a read."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,12 +16,15 @@ STRETCH_SIZE: Final = 8 << 20  # The least size of a stretch, if the log file is
 
 
 class Spanned(Protocol):
-    """The part of `tiered_partition.TieredPartition` that the spans use."""
+    """The method of `tiered_partition.TieredPartition` that the spans (ranges of offsets that can be divided between
+    tasks) call.
+    """
 
     def piece(
         self, start: int, end: int, size: int, topic_id: str, parts: Sequence[LogPart[RemoteSegment]]
     ) -> Piece:
-        """Return a range of offsets, or of positions in commit order, as the piece of a task.
+        """Return a range of offsets, or of positions in commit order (the offsets of a commit-ordered topic for its
+        readers), as a piece: the range with all that one task needs to read it.
 
         Args:
             start: the first offset or position.
@@ -57,8 +60,9 @@ class ObjectSpan(TableSpan[Spanned, RemoteSegment]):
 
 
 class CommitSpan(ObjectSpan):
-    """A range of positions in commit order, with the segments whose commit indexes contain the positions. The rows of
-    its table are whole log files.
+    """A range of positions in commit order (the order of the commits, in which readers get the transactions of a
+    commit-ordered topic), with the segments whose commit indexes contain the positions. The rows of its table are whole
+    log files.
     """
 
     @property
@@ -94,8 +98,8 @@ def log_edges(segment: RemoteSegment, points: Iterable[CutPoint]) -> list[CutPoi
 
 
 def log_parts(segments: Iterable[RemoteSegment], *, are_divided: bool) -> list[LogPart[RemoteSegment]]:
-    """Return a table with the log files of some segments: the stretches of each file if `are_divided`, and otherwise the
-    whole files. Raises DamageError.
+    """Return a table with the log files of some segments: if `are_divided`, a row for each stretch of a file (a part
+    between two positions at which it can be divided), and otherwise a row for each file. Raises DamageError.
     """
     table: list[LogPart[RemoteSegment]] = []
     size = 0

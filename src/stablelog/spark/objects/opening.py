@@ -1,4 +1,6 @@
-"""Opening of the object store that a read's options name, once in each process."""
+"""Opens the object store that a read's options name. Each process opens a store once, and then uses it for all its
+reads.
+"""
 
 from functools import cache
 from typing import Final

@@ -1,9 +1,10 @@
-"""The pins of a read: while a query runs, the broker deletes no segment that the query may still read (`tier.pins`).
+"""The pins of a read: objects in the store that tell the broker to delete no segment that a running query may still
+read (`tier.pins`).
 
-The driver creates a pin in each partition before it reads the manifest. Spark does not tell a source when a query ends,
-so the pins stay until the broker has seen them for an hour. Each task renews all pins of its read, because the task of
-a partition may begin hours after the planning. The keys of the renewals follow from the id of the read and from the
-time, so that all tasks create a renewal only once.
+The driver creates a pin in each partition before it reads the partition's list of segments (the manifest). Spark does
+not tell a source when a query ends, so the pins stay until the broker has seen them for an hour. Each task renews all
+pins of its read, because the task of a partition may begin hours after the planning. The keys of the renewals follow
+from the id of the read and from the time, so that all tasks create a renewal only once.
 """
 
 import logging
@@ -44,12 +45,15 @@ class DriversPins:
 
     @property
     def are_old(self) -> bool:
-        """Whether the pins are older than RENEWAL_S seconds. The driver of a stream then replaces them by new ones."""
+        """Whether the pins (objects that keep segments from being deleted) are older than RENEWAL_S seconds. The driver
+        of a stream then replaces them by new ones.
+        """
         return time.time() - self._created_s > RENEWAL_S
 
     def create(self, starts: Mapping[RemotePartition, int]) -> None:
-        """Pin partitions that are not pinned yet: the broker then keeps the segments from each start offset on. If the
-        store rejects a pin, a warning is logged and the read continues without it.
+        """Create a pin in each of these partitions that has none yet: an object because of which the broker keeps the
+        segments from the partition's start offset on. If the store rejects a pin, a warning is logged and the read
+        continues without it.
         """
         new = [one for one in starts if one not in self._starts]
         pinned = map_parallel(lambda one: _create(self._store, one, starts[one], self._read_id, 0), new)
@@ -57,7 +61,9 @@ class DriversPins:
 
     @property
     def for_tasks(self) -> ReadersPins | None:
-        """Return the pins in the form that tasks receive; None if nothing is pinned."""
+        """Return the pins (objects that keep segments from being deleted) in the form in which tasks receive them; None
+        if no pin was created.
+        """
         topics: dict[tuple[str, uuid.UUID], list[tuple[int, int]]] = {}
         for (topic, topic_id, number), start in self._starts.items():
             topics.setdefault((topic, topic_id), []).append((number, start))
@@ -65,7 +71,9 @@ class DriversPins:
         return ReadersPins(self._read_id, self._created_s, rows) if rows else None
 
     def remove(self) -> None:
-        """Delete the pins at the end of the read. A failure is logged: the broker deletes expired pins later."""
+        """Delete the pins, the objects that keep segments from being deleted, at the end of the read. A failure is
+        logged: the broker deletes expired pins later.
+        """
         keys = [_pin_key(partition, self._read_id, 0) for partition in self._starts]
         try:
             map_parallel(self._store.delete, keys)
@@ -75,8 +83,9 @@ class DriversPins:
 
 
 def renew_pins(store: ObjectStore, pins: ReadersPins | None) -> None:
-    """Renew all pins of a read if they are older than RENEWAL_S seconds, so that they do not expire while tasks run.
-    Only the first caller in a process sends requests. A failure is logged.
+    """Renew all pins of a read (objects that keep segments from being deleted) if they are older than RENEWAL_S
+    seconds, so that they do not expire while tasks run. Only the first caller in a process sends requests. A failure is
+    logged.
     """
     if pins is None:
         return
@@ -101,8 +110,8 @@ def _create(
     store: ObjectStore, partition: RemotePartition, start: int, read_id: uuid.UUID, period: int
 ) -> bool:
     """Create a pin in the store: an object that asks the broker to keep the segments of a partition from `start` on.
-    Return True if the pin exists now, and False if the store rejects it, for example because the reader may not write
-    there.
+    Return True if the pin exists now. If the store rejects it, for example because the reader may not write there, log
+    a warning and return False.
     """
     if store in _refused:
         return False

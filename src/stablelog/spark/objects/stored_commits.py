@@ -1,11 +1,12 @@
-"""Cuts of topics in an object store, and the transactions of their partitions, without a broker.
+"""Cuts of topics in an object store, and the transactions of their partitions, without a broker. A cut is a position
+between two commits in all partitions; the commit sequence is the number of a commit.
 
 In the store, the copies of the partitions end at different commits, so a transaction may be in the store in one
 partition and not yet in another. Each partition has its transactions in the order of their commit sequences. So if
 every partition has a transaction with the commit sequence R or a later one, the store has all transactions up to R, in
-all partitions. The greatest such R is the last cut of the store. One case needs care: the children of a joint commit
-have the same commit sequence. While one of them may still be open at the end of a partition, the last commit sequence
-of this partition does not count.
+all partitions. The greatest such R is the last cut of the store. One case needs care: several transactions that are
+committed by one joint commit (its children) have the same commit sequence. While one of them may still be open at the
+end of a partition, the last commit sequence of this partition does not count.
 """
 
 import logging
@@ -30,7 +31,8 @@ NONE: Final = -1  # stands for no commit sequence
 def commits_between(
     order: StoredOrder, start: int, end: int, offset: int, count_max: int, *, with_outside: bool
 ) -> Commits:
-    """Return the first transactions at the positions [start, end) that end after a position.
+    """Return the first transactions at the positions [start, end) that end after the position `offset`. Positions are
+    offsets in commit order, the order in which readers of the partition get its transactions.
 
     Args:
         order: the partition in commit order.
@@ -49,8 +51,8 @@ def commits_between(
 
 
 def last_complete_sequence(stored: TieredPartition) -> int:
-    """Return the greatest commit sequence up to which the store has all commits of a partition, except those that a
-    restore has lost for good.
+    """Return the greatest commit sequence (the number of a commit in its transaction group) up to which the store has
+    all commits of a partition. Commits that a restore of the broker has lost for good do not count as missing.
     """
     segments = stored.manifest.segments
     # What the restore did not find is gone: see `Restored.torn_sequence`.
@@ -62,16 +64,17 @@ def last_complete_sequence(stored: TieredPartition) -> int:
 
 
 def _removed(stored: TieredPartition, torn: int) -> int:
-    """Return the greatest commit sequence of a transaction that may have lost records in this partition, as the
-    broker's API DescribeCut reports it. Return NONE if there is no such transaction, and NOT_KNOWN if the store does
-    not tell. `torn` is the result of `StoredOrder.torn_sequence`.
+    """Return the greatest commit sequence (the number of a commit) of a transaction that may have lost records in this
+    partition, as the broker's API DescribeCut reports it. Return NONE if there is no such transaction, and NOT_KNOWN if
+    the store does not tell. `torn` is the greatest commit sequence of a transaction whose beginning is missing
+    (`StoredOrder.torn_sequence`).
     """
     found = stored.order.removed_sequence()
     return NOT_KNOWN if found is None and torn == NONE else max(NONE if found is None else found, torn)
 
 
 class StoredCuts:
-    """Finds cuts in an object store, for one read or one stream.
+    """Finds cuts (positions between two commits, in all partitions) in an object store, for one read or one stream.
 
     Args:
         url: the URL of the store, for messages.
@@ -85,7 +88,8 @@ class StoredCuts:
     def cut(
         self, partitions: Mapping[TopicPartition, TieredPartition], commit_sequence: int = RESOLVED
     ) -> Cut:
-        """Return the cut of these partitions at a commit sequence, or the last cut if the commit sequence is RESOLVED.
+        """Return a cut of these partitions: for each, the offset that divides the commits up to a commit sequence (the
+        number of a commit) from the later ones. If the commit sequence is RESOLVED, return the last cut.
 
         Raises:
             RefusedError: with the code invalid_request: a topic is not commit-ordered, or the topics are in several
@@ -118,8 +122,8 @@ class StoredCuts:
         )
 
     def group(self, partitions: Collection[TieredPartition]) -> str:
-        """Return the name of the transaction group to which the topics of some partitions belong. Raises RefusedError
-        as `cut` does.
+        """Return the name of the transaction group (topics whose commits have one order) to which the topics of some
+        partitions belong. Raises RefusedError as `cut` does.
         """
         groups: dict[str, str] = {}
         for stored in partitions:
@@ -141,11 +145,12 @@ class StoredCuts:
         return next(iter(groups))
 
     def _tell(self, last: int, latest: int, behind: TopicPartition) -> None:
-        """Log which partition holds the last cut of the store back behind the latest commit. The line is a warning only
-        if the cut has not moved since the last call, because a store that is still written to always lags a little.
+        """Log which partition holds back the last cut: the last position at which the store has all transactions in all
+        partitions. The line is a warning only if the cut has not moved since the last call, because a store that is
+        still written to always lags a little.
 
         Args:
-            last: the commit sequence of the last cut.
+            last: the commit sequence of the last cut: the number of the last commit before it.
             latest: the greatest commit sequence in the store.
             behind: the partition that has no commits after the cut yet.
         """

@@ -27,11 +27,12 @@ WITHOUT_BROKERS: Final = (
 
 
 def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], int] | None) -> "StoredTopics":
-    """Open the store of a read.
+    """Open the object store of a read, and return the topics in it.
 
     Args:
         options: the options of the read.
-        pin_from: returns the first offset that the read may need of a partition; None to read without pins.
+        pin_from: a function that returns the first offset that the read may need of a partition, from which on a pin
+            (an object in the store) keeps its segments from being deleted; None to read without pins.
 
     Raises:
         NothingStoredError: the store has no object, or its directory does not exist.
@@ -63,12 +64,14 @@ def stored_topics(options: ReadOptions, pin_from: Callable[[RemotePartition], in
 
 
 class OwnTopics:
-    """The topics that stablelog has copied into a store, and the pins of one read or stream.
+    """The topics that stablelog has copied into a store, and the pins of one read or stream, the objects that keep the
+    segments from being deleted.
 
     Args:
-        prefix: the prefix of the store.
+        prefix: the prefix of the store, under which the broker keeps all its objects.
         committed: whether the reader is read-committed.
-        pin_from: returns the first offset that the read may need of a partition; None to read without pins.
+        pin_from: a function that returns the first offset that the read may need of a partition, from which on a pin
+            protects it; None to read without pins.
     """
 
     def __init__(
@@ -86,14 +89,14 @@ class OwnTopics:
         return self._prefix.store
 
     def topics(self) -> list[str]:
-        """Return the names of the topics that have, or had, objects in the store, in order."""
+        """Return the names of the topics that have, or had, objects in the store, sorted."""
         return self._prefix.topics()
 
     def read_partitions(
         self, topics: Iterable[str], is_wanted: Callable[[TopicPartition], bool] = lambda _: True
     ) -> dict[TopicPartition, TieredPartition]:
-        """Read the last manifests of the wanted partitions of these topics. If several topics had one name, the topic
-        with the newest manifest is used.
+        """Read the last manifests (lists of a partition's segments) of the wanted partitions of these topics, and
+        return the partitions. If several topics had one name, the topic with the newest manifest is used.
         """
         read = []
         for listed in map_parallel(self._prefix.partitions, topics):
@@ -118,8 +121,8 @@ class OwnTopics:
     def _empty_partitions(
         self, known: TieredPartition, same: Sequence[TieredPartition]
     ) -> Iterator[TieredPartition]:
-        """Yield every partition of a topic, with an empty manifest. The caller uses those of which nothing is in the
-        store yet.
+        """Yield every partition of a topic as if it had no segments: with an empty manifest (list of its segments). The
+        caller uses those of which nothing is in the store yet.
 
         Args:
             known: a partition of the topic.
@@ -136,7 +139,9 @@ class OwnTopics:
             yield TieredPartition(self.store, partition, manifest, committed=self._committed)
 
     def read_manifests(self, partitions: Iterable[RemotePartition]) -> list[TieredPartition]:
-        """Pin partitions, and read their last manifests, several at a time."""
+        """Pin partitions (create an object that keeps their segments from being deleted), read their last manifests
+        (the lists of these segments), several at a time, and return the partitions.
+        """
         partitions = list(partitions)
         if self._pin_from is not None:
             before = self._pins
@@ -161,7 +166,7 @@ class OwnTopics:
         return manifest
 
     def remove_pins(self) -> None:
-        """Delete the pins of the read."""
+        """Delete the pins of the read: the objects that keep segments from being deleted."""
         self._pins.remove()
 
 
@@ -172,14 +177,14 @@ def read_again(
     store: ObjectStore, partition: RemotePartition, *, committed: bool, pins: ReadersPins | None
 ) -> TieredPartition | None:
     """Return a partition as it is in the store now, after one of its objects was found to be missing. Its last manifest
-    is read again; if Apache Kafka has written the partition, its objects are listed again. Return None if the topic was
-    deleted.
+    (the list of its segments) is read again; if Apache Kafka has written the partition, its objects are listed again.
+    Return None if the topic was deleted.
 
     Args:
         store: the object store.
         partition: the partition.
         committed: whether the reader is read-committed.
-        pins: the pins of the read; None if there are none.
+        pins: the pins of the read, which keep segments from being deleted; None if there are none.
     """
     layout = LAYOUTS.get(type(partition))
     if layout is not None:

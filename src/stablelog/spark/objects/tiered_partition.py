@@ -1,4 +1,4 @@
-"""A partition in an object store, read by its last manifest without a broker."""
+"""A partition in an object store, read without a broker by its last manifest, the list of its segments in the store."""
 
 import itertools
 from bisect import bisect_right
@@ -37,8 +37,8 @@ CHUNK_SIZE = 2 << 20
 def remote_log(
     store: ObjectStore, partition: RemotePartition, manifest: Manifest, loaded: LoadedRanges
 ) -> RemoteLog:
-    """Return the remote tier of a partition for a reader. Its reads download missing bytes instead of raising
-    NotLoadedError.
+    """Return the remote tier of a partition (its part in an object store) for a reader. Reads of the result download
+    missing bytes, where those of the broker raise NotLoadedError. `loaded` is the cache of the downloaded bytes.
     """
     return RemoteLog(partition, manifest, loaded, _save_nothing, CHUNK_SIZE, store.url)
 
@@ -48,8 +48,8 @@ def _save_nothing(_log_start: int) -> None:
 
 
 def _proven_batch(view: memoryview, position: int, header: BatchHeader, place: str) -> memoryview:
-    """Return a batch of downloaded bytes, whose header was proven. Raises DamageError if the CRC of the batch does not
-    match its bytes. `place` is the URL of the object.
+    """Return the bytes of the batch at `position` of the downloaded bytes `view`. Its header was checked before. Raises
+    DamageError if the CRC of the batch does not match its bytes. `place` is the URL of the object.
     """
     if not crc_holds(view, position, header):
         raise DamageError(
@@ -59,8 +59,8 @@ def _proven_batch(view: memoryview, position: int, header: BatchHeader, place: s
 
 
 def missing_between(runs: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of the range [start, end) that the runs do not cover. Parts and runs are pairs of a first offset
-    and the offset after the last one.
+    """Return the parts of the range [start, end) that the runs (ranges without a missing segment) do not cover. Parts
+    and runs are pairs of a first offset and the offset after the last one.
     """
     edges = [start, *itertools.chain.from_iterable(runs), end]
     return [(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True) if first < last]
@@ -72,15 +72,16 @@ class TieredPartition:
     Args:
         store: the object store.
         partition: the partition.
-        manifest: its last manifest; an empty one if it has none.
+        manifest: its last manifest, the list of its segments in the store; an empty one if it has none.
         committed: whether the reader is read-committed.
-        pins: the pins of the read; None if there are none.
+        pins: the pins of the read, objects that keep segments from being deleted; None if there are none.
 
     Attributes:
         partition: the partition.
         manifest: its last manifest.
-        is_in_commit_order: whether the reader gets the records in commit order.
-        group: the transaction group of the topic; empty for the default group.
+        is_in_commit_order: whether the reader gets whole transactions in the order of their commits, at positions that
+            the reader sees as offsets.
+        group: the transaction group of the topic (topics whose commits have one order); empty for the default group.
         listed_by: words for messages about a missing object, which say what names the object, such as the manifest.
         has_stable_offsets: whether the segments have summaries that contain their last stable offsets, by which a
             search for aborted transactions knows where to end.
@@ -127,17 +128,23 @@ class TieredPartition:
 
     @property
     def restored(self) -> Restored | None:
-        """The offsets and commits that restores of the partition have lost; None if it was never restored."""
+        """The offsets and commits that were lost when the broker was restored from the store; None if that has never
+        happened.
+        """
         return None if self.manifest.published is None else self.manifest.published.restored
 
     @cached_property
     def order(self) -> StoredOrder:
-        """The partition in commit order. The topic must be commit-ordered."""
+        """The partition in commit order: its transactions in the order of their commits. The topic must be
+        commit-ordered.
+        """
         return StoredOrder(self._remote, self.start_offset, self.restored)
 
     @property
     def start_offset(self) -> int:
-        """The first offset that the reader can read: the log start offset, or in commit order the start of the view."""
+        """The first offset that the reader can read: the log start offset, or in a commit-ordered topic the first
+        position in the order of the commits.
+        """
         published = self.manifest.published
         if published is None or not self.is_in_commit_order:
             return self.manifest.log_start
@@ -172,11 +179,13 @@ class TieredPartition:
         return []
 
     def check_without_brokers(self, start: int, end: int) -> None:
-        """Raise UsageError if only brokers can read some offsets of a range."""
+        """Check that the range can be read without brokers. Raise UsageError if only brokers can read some of its
+        offsets.
+        """
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return those parts of the offsets [start, end) that the store has: for each part its first offset and the
-        offset after its last one. The range must not end after `end_offset`.
+        """Return the runs in [start, end): the parts of these offsets that the store has. A run is a pair of its first
+        offset and the offset after its last one. The range must not end after `end_offset`.
         """
         start = max(start, self.start_offset)
         return [(start, end)] if start < end else []
@@ -209,8 +218,9 @@ class TieredPartition:
         return list(found)
 
     def segments_of_commits(self, start: int, end: int) -> Sequence[RemoteSegment]:
-        """Return the segments that a read of the positions [start, end) in commit order needs: those with the commit
-        indexes of the positions, and those with the batches of these commits.
+        """Return the segments that a read of the positions [start, end) in the order of the commits needs: those whose
+        commit indexes list the transactions at these positions, and those that contain the batches of these
+        transactions.
         """
         with_indexes = self.segments_between(start, end)
         first = min((one.commit.least_first_offset for one in with_indexes if one.commit), default=start)
@@ -218,8 +228,9 @@ class TieredPartition:
         return self.segments_between(min(log_start, start), end) if with_indexes else ()
 
     def first_needed(self, start: int) -> int:
-        """Return the first offset that a reader from `start` on may need: in commit order, a transaction that is
-        committed after `start` may have begun long before.
+        """Return the first offset in the log that a reader from `start` on may need. For a reader in the order of the
+        commits it may be far before `start`, because a transaction that is committed after `start` may have begun long
+        before.
         """
         if not self.is_in_commit_order:
             return start
@@ -227,8 +238,8 @@ class TieredPartition:
         return min((one.commit.least_first_offset for one in later if one.commit), default=start)
 
     def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan:
-        """Return a range of offsets, or of positions in commit order, as a span: a range that can be divided between
-        tasks. Raises the errors of `segments_between`.
+        """Return a range of offsets (in a commit-ordered topic, of positions in the order of the commits) as a span: a
+        range that can be divided between tasks. Raises the errors of `segments_between`.
         """
         kind = CommitSpan if self.is_in_commit_order else ObjectSpan
         segments = self.segments_between(start, end)
@@ -238,8 +249,9 @@ class TieredPartition:
     def piece(
         self, start: int, end: int, size: int, topic_id: str, parts: Sequence[LogPart[RemoteSegment]]
     ) -> Piece:
-        """Return a range as the piece of a task. In log order, it has the byte ranges to download and the aborted
-        transactions; in commit order, the segments whose commit indexes and batches it needs.
+        """Return a range as a piece: with all that one task needs to read it. These are, in log order, the byte ranges
+        to download and the aborted transactions; in commit order (the order of the commits), the segments whose commit
+        indexes and batches the task needs.
         """
         in_commit_order = self.is_in_commit_order
         stored = StoredPiece(
@@ -266,9 +278,9 @@ class TieredPartition:
             yield ObjectExtent(segment.log_key(self.partition), inside)
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in a range, sorted by first offset. A reader that is not
-        read-committed needs none, and a reader in commit order gets none of their records. Raises StoreError and
-        DamageError.
+        """Return the aborted transactions with offsets in a range, sorted by first offset. The result is empty if the
+        reader is not read-committed, because it reads their records, and if it reads in commit order, in which aborted
+        transactions do not occur. Raises StoreError and DamageError.
         """
         if start >= end or not self._committed or self.is_in_commit_order:
             return []
@@ -288,7 +300,9 @@ class TieredPartition:
         return [one for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED]
 
     def check_segment(self, segment: RemoteSegment) -> None:
-        """Do nothing, because an object is never replaced."""
+        """Do nothing. Readers of segment files check here that a file was not replaced; an object of a store never
+        is.
+        """
 
     def batches(self, start: int, end: int) -> Iterator[tuple[BatchHeader, Callable[[], Buffer]]]:
         """Yield the header of each batch with some of the offsets [start, end), and a function that returns the batch.
@@ -308,7 +322,7 @@ class TieredPartition:
 
     @property
     def rows(self) -> ManifestSegments:
-        """The segments that the manifest names."""
+        """The rows of the manifest: the partition's segments in the store."""
         return self._remote.segments
 
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
@@ -325,19 +339,23 @@ class TieredPartition:
         return self._remote.txn_index_of(row)
 
     def count_in_commit_order(self, start: int, end: int) -> int:
-        """Count the records at the positions from `start` to before `end`. Raises StoreError and DamageError."""
+        """Count the records at the positions from `start` to before `end`, which are offsets in the order of the
+        commits. Raises StoreError and DamageError.
+        """
         entries = self.order.entries(start, end)
         return sum(min(one.end, end) - max(one.start, start) for one in entries)
 
     def offset_after(self, commit_sequence: int) -> int:
-        """Return the position of the first transaction with a greater commit sequence; the end offset if there is none.
-        Raises StoreError and DamageError.
+        """Return the offset after all commits up to a commit sequence (the number of a commit in its transaction
+        group): the position of the first transaction with a greater one, or the end offset if there is none. Raises
+        StoreError and DamageError.
         """
         return self.order.offset_after(commit_sequence)
 
     def at_time(self, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record with this timestamp or a later one; None if there is none. It may be
-        after `end_offset`. In commit order, return the first position whose commit has such a time.
+        """Return the offset of the first record with this timestamp or a later one; None if there is none. The record
+        may be after `end_offset`. In a commit-ordered topic, return the position of the first transaction that was
+        committed at such a time.
         """
         # What a lookup loads is not needed again.
         remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))

@@ -1,4 +1,5 @@
-"""Division of downloaded bytes into whole record batches, and the proof of the batches' headers.
+"""Division of downloaded bytes into whole record batches, and the proof of the batches' headers: the check against a
+CRC in the manifest, the list of the partition's segments.
 
 The ranges of a download end anywhere in a batch. A batch that is in two ranges is copied; all others are decoded where
 they are.
@@ -26,15 +27,16 @@ Check = Callable[[memoryview, npt.NDArray[np.int64]], None]
 def batches_of(
     store: ObjectStore, extents: Iterable[ObjectExtent]
 ) -> Iterator[tuple[ObjectRange, pa.Buffer]]:
-    """Download parts of log files, and divide them into whole batches. If the manifest has CRCs of a range, its batches
-    are yielded only after their headers were proven.
+    """Download parts of log files, and divide them into whole batches. If the manifest (the list of the partition's
+    segments) has CRCs of a range, the batches of the range are yielded only after their headers were checked against
+    these.
 
     Yields:
         A pair: the range that was downloaded, and bytes of it, which are one or more whole batches.
 
     Args:
         store: the object store.
-        extents: the parts.
+        extents: the parts: each is a byte range of a log file.
 
     Raises:
         ObjectMissingError: an object does not exist any more.
@@ -82,8 +84,8 @@ class WholeBatches:
         header_crc: CRC-32C over the headers of all batches before the part; 0 if it is unknown.
         checks_offsets: whether the offsets of the batches must increase, and stay within the part. A proof of the
             headers makes this check superfluous.
-        check: is called with the bytes of whole batches, and a table of them (`kernels.decode`); it may raise
-            DamageError.
+        check: is called with the bytes of whole batches, and a table with a row for each (`kernels.decode`); it may
+            raise DamageError.
 
     Attributes:
         header_crc: the CRC of the argument, continued over the headers of all batches that were yielded.
@@ -137,7 +139,7 @@ class WholeBatches:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the bytes that were passed so far end with a whole batch."""
+        """Whether the bytes that `batches_in` has got so far end with a whole batch."""
         return not self._rest
 
     def _missing_size(self) -> int:

@@ -2,8 +2,8 @@
 of the file is decoded.
 
 The task reads the batch headers of the whole log file, even if it needs only a part of the file. It compares the
-CRC-32C over the headers with the CRC in the segment's summary. It does not read the records. A worker process proves a
-file once.
+CRC-32C over the headers with the CRC in the segment's summary, a small file with its sizes and checksums. It does not
+read the records. A worker process proves a file once.
 """
 
 import mmap
@@ -22,7 +22,8 @@ _proven: dict[tuple[int, ...], None] = {}  # proven log files, in the order of t
 
 
 def prove_segment(descriptor: int, extent: FileExtent) -> None:
-    """Check the batch headers of an extent's log file against the summary. Without a summary, do nothing.
+    """Check the batch headers of the whole log file that contains an extent (a range of bytes that a task reads). They
+    are compared with the segment's summary, a file with its size and checksums. Without a summary, do nothing.
 
     Args:
         descriptor: file descriptor of the log file.
@@ -48,8 +49,8 @@ def prove_segment(descriptor: int, extent: FileExtent) -> None:
 
 
 def _name_damage(extent: FileExtent, inode: int) -> None:
-    """Raise an error that names the damaged batch: repeat the check of the log file with the broker's slower code,
-    which finds the batch.
+    """Raise an error that names the damaged batch of a log file. To find the batch, the check of the file is repeated
+    with the broker's code, which is slower. `inode` is that of the checked file.
     """
     assert extent.proof is not None
     prove_file(extent.path, inode, extent.proof)

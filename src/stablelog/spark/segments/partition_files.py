@@ -47,7 +47,8 @@ FilePart = LogPart[SegmentFile]
 
 
 class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
-    """A range of offsets of one partition, with the parts of segment files that contain it.
+    """A span: a range of offsets of one partition that can be divided between tasks, with the parts of segment files
+    that contain it.
 
     Args:
         files: the files of the partition.
@@ -55,8 +56,8 @@ class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
         end: the offset after the last one.
         topic_id: the id of the topic.
         table: the parts of segment files of the whole planned range, of which this range is a portion.
-        size_skipped: how many bytes at the beginning of the first part belong to earlier offsets.
-        size_left_out: how many bytes at the end of the last part belong to later offsets.
+        size_skipped: how many bytes at the beginning of the first part belong to offsets before `start`.
+        size_left_out: how many bytes at the end of the last part belong to the offsets from `end` on.
     """
 
     def __init__(
@@ -107,8 +108,8 @@ class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
         return part.end_offset if size > 0 else None
 
     def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
-        """Divide the range into two at this offset. Return both in a pair. The part of a segment file that contains
-        the offset is divided between them.
+        """Cut the range in two at an offset inside it, and return both in a pair. The part of a segment file that
+        contains the offset is divided between them.
         """
         assert self.start < offset < self.end
         place = bisect_right(self._table, offset, self._first, self._after, key=attrgetter("end_offset"))
@@ -132,7 +133,8 @@ class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
         )
 
     def piece(self) -> Piece:
-        """Return the range as the piece of a task, with the byte ranges of segment files and the aborted transactions.
+        """Return the range as a piece: with all that one task needs to read it, the byte ranges of segment files and
+        the aborted transactions.
 
         Raises:
             UnavailableError: a transaction index was removed after the range was planned.
@@ -184,8 +186,8 @@ class PartitionFiles:
     def refresh(self, *, anew: bool = False) -> None:
         """List the directory.
 
-        Open the directory, and open each file before reading its size: a network mount asks its server when a file is
-        opened, but may answer a `stat` of a file that is not open from an old cache.
+        The directory is opened anew, and each file is opened before its size is read: a network mount asks its server
+        when a file is opened, but may answer a `stat` of a file that is not open from an old cache.
 
         Args:
             anew: whether the files of sealed segments are read again. Otherwise only new segments and the growing one
@@ -277,7 +279,8 @@ class PartitionFiles:
         return decode_log_start(content, path) if content else 0
 
     def span(self, start: int, end: int, topic_id: str = "") -> FileSpan:
-        """Return the range of offsets from `start` to before `end` as a span. The files must contain it.
+        """Return the range of offsets from `start` to before `end` as a span, which can be divided between tasks. The
+        files must contain all these offsets.
 
         Raises:
             GoneError: a file was removed since it was listed.
@@ -360,7 +363,8 @@ class PartitionFiles:
 
         Raises:
             GoneError: a file was removed.
-            BehindError: the files end before `known_end`, so they may lack an abort marker.
+            BehindError: the files end before `known_end`, the high watermark that the broker has reported, so they may
+                lack an abort marker.
             DamageError: a transaction index is damaged.
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
@@ -371,7 +375,7 @@ class PartitionFiles:
         return sorted(found.values(), key=lambda txn: txn.first_offset)
 
     def _check_end_is_seen(self) -> None:
-        """Check that the files contain all records up to `known_end`.
+        """Check that the files contain all records up to `known_end`, the high watermark that the broker has reported.
 
         Raises:
             BehindError: some of these records are missing.

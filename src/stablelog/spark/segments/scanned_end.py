@@ -1,7 +1,8 @@
 """The end of the log in segment files, and the last stable offset there, without a broker.
 
-A snapshot or a summary records the open transactions at its offset. From the last of these offsets on, the batch headers
-tell which transactions are open and which were aborted.
+A snapshot (a file with the producer state at an offset) and a summary (a file beside a sealed segment, with its sizes
+and checksums) record which transactions were open at their offset. From the last such offset on, the batch headers tell
+which transactions are open and which were aborted.
 """
 
 import os
@@ -19,8 +20,8 @@ from stablelog.spark.segments.segment_file import SegmentFile, read_or_nothing
 
 
 def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, int, list[AbortedTxn]]:
-    """Find the end of the log and the last stable offset by reading the batch headers after the last snapshot or
-    summary.
+    """Find the end of the log and the last stable offset, by reading the batch headers after the last snapshot or
+    summary (files that record the open transactions at an offset).
 
     Args:
         directory: the directory of the partition.
@@ -54,8 +55,9 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int
 
 
 def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, Producers]:
-    """Find the last snapshot or summary, which records the transactions that were open at its offset. Return a pair:
-    its offset, from which on the caller has to read the batch headers, and the state of the producers at this offset.
+    """Find the last snapshot (of the producer state) or summary (of a sealed segment), which records the transactions
+    that were open at its offset. Return a pair: its offset, from which on the caller has to read the batch headers, and
+    the state of the producers at this offset.
     """
     last, first_offset = segments[-1], segments[0].base_offset
     for offset in reversed(snapshot_offsets(os.listdir(directory))):
@@ -81,9 +83,9 @@ def _aborts_known_to(directory: Path, segments: ReaderRows[SegmentFile], snapsho
     """Return the offset up to which the transaction indexes are known to be complete, so that no aborted transaction
     before it can be overlooked.
 
-    The summary says whether a sealed segment has a transaction index. For the growing segment, the `.producers`
-    file of a snapshot says it. Without these files, an index may have been lost, and a reader would get aborted
-    records.
+    A sealed segment's summary (a small file with its sizes and checksums) says whether it has a transaction index. For
+    the growing segment, the `.producers` file of a snapshot says it. Without such a file, the index of a segment may
+    have been lost, and a reader would get aborted records.
     """
     last = segments[-1]
     agrees = _progress_agrees(directory, last, snapshot)
@@ -95,8 +97,8 @@ def _aborts_known_to(directory: Path, segments: ReaderRows[SegmentFile], snapsho
 
 
 def _progress_agrees(directory: Path, last: SegmentFile, snapshot: int | None) -> bool | None:
-    """Return whether the transaction index of the growing segment begins with the entries that a snapshot recorded;
-    None if no snapshot records them.
+    """Return whether the transaction index of the growing segment still begins with the entries that it had at the time
+    of a snapshot; None if no snapshot has recorded them.
     """
     if snapshot is None:
         return None

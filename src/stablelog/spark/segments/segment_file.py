@@ -1,4 +1,5 @@
-"""Reader of one segment's files without a broker: its log, its indexes and its summary.
+"""Reader of one segment's files without a broker: its log, its indexes and its summary (a small file with its sizes and
+checksums).
 
 The reader uses an index entry only if the batch header at the entry's position agrees with it. A summary records the
 length of a sealed log file and a CRC of its batch headers. Format: docs/formats.md.
@@ -37,7 +38,9 @@ class GoneError(Exception):
 
 
 class BehindError(GoneError):
-    """The visible files lack data that the broker has. They are a copy, or a network mount shows an earlier state."""
+    """The segment files that this process sees are behind the broker: they lack data that it has. They are an older
+    copy, or a network mount shows an earlier state.
+    """
 
 
 @dataclass(slots=True)
@@ -50,7 +53,8 @@ class SegmentFile:
         size: size of the log file in bytes when its status was last read.
         inode: inode of the log file.
         sealed: whether there is a later segment.
-        summary: the segment's summary; None if the segment is growing, or was not written by stablelog.
+        summary: the segment's summary, a small file with its sizes and checksums; None if the segment is growing, or
+            was not written by stablelog.
         end_offset: the base offset of the next segment; OFFSET_MAX if there is none.
         has_txn_index: whether the file of the transaction index was listed.
         marks: in a growing segment, (base offset, position) of some batches that were read, about one in MARK_SIZE
@@ -75,8 +79,8 @@ class SegmentFile:
 
     @property
     def proof(self) -> tuple[int, int] | None:
-        """A pair from the segment's summary, with which a task checks the log file: the size of the file in bytes, and
-        the CRC-32C over its batch headers. None if the segment has no summary.
+        """A pair from the segment's summary (a file with its sizes and checksums), with which a task checks the log
+        file: the size of the file in bytes, and the CRC-32C over its batch headers. None if the segment has no summary.
         """
         return (self.summary.log_size, self.summary.log_crc) if self.summary is not None else None
 
@@ -103,8 +107,9 @@ class SegmentFile:
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index of the segment. All batch headers are checked first (`prove`). The index is empty if no
-        summary has its CRC, because it then cannot be checked.
+        """The time index of the segment. Before it is read, all batch headers of the segment are checked (`prove`). The
+        result is empty if the segment has no summary with the CRC of the time index, because the index then cannot be
+        checked.
         """
         self.prove()
         content = b"" if self.summary is None else read_or_nothing(self.beside(TIMEINDEX))
@@ -116,7 +121,8 @@ class SegmentFile:
         return self.path.removesuffix(LOG) + suffix
 
     def prove(self) -> None:
-        """Check the batch headers against the segment's summary, once. Without a summary, do nothing.
+        """Check the batch headers against the segment's summary (a file with its sizes and checksums). Only the first
+        call checks them. Without a summary, do nothing.
 
         Call this before using batch headers. The driver may plan tasks without this check, because each task makes the
         check before it reads the file.
@@ -156,7 +162,7 @@ class SegmentFile:
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the header of each whole batch from the one at `position` on. Before that, check all headers of the
-        segment against the summary (`prove`).
+        segment against its summary, a file with its sizes and checksums (`prove`).
 
         Raises:
             GoneError: the file was removed.
@@ -172,8 +178,8 @@ class SegmentFile:
             return os.pread(log.descriptor, size, position)
 
     def _known_before(self, descriptor: int, offset: int) -> int:
-        """Return the position of a batch at or before the one with this offset, from the offset index or from `marks`;
-        0 if neither has one.
+        """Return the known position of a batch at or before the one with this offset, from the offset index or from
+        `marks` (batches that were read before); 0, the beginning of the file, if neither has one.
         """
         index = self._offset_index()
         at = index.position_before(offset)
@@ -235,8 +241,8 @@ class _OpenLog(contextlib.AbstractContextManager["_OpenLog"]):
         os.close(self.descriptor)
 
     def piece(self, position: int, size: int) -> bytes:
-        """Return `size` bytes of the log file, from a position on. In a growing segment, the position is remembered
-        for later searches, because a batch begins there.
+        """Return at most `size` bytes of the log file, from a position at which a batch begins. In a growing segment,
+        which has no complete offset index, the position is remembered, so that later searches can begin there.
         """
         size = min(MARK_SIZE + HEADER.size, self.size - position)
         content, segment = os.pread(self.descriptor, size, position), self._segment
@@ -247,16 +253,17 @@ class _OpenLog(contextlib.AbstractContextManager["_OpenLog"]):
         return content
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes at a position that are no batch. If the segment has a summary, `prove` is called
-        first, and raises an error that names the damaged batch. `error` says what is wrong with the bytes; None if
-        that is not known.
+        """Return the error to raise if the bytes at a position of the log file are no batch. If the segment has a
+        summary (a file with its checksums), the whole file is first compared with it (`prove`): the error of this check
+        names the damaged batch, and is raised here. `error` says what is wrong with the bytes; None if that is not
+        known.
         """
         self._segment.prove()
         return DamageError(f"{self._segment.path}: {error or f'there is no batch at byte {position}'}")
 
     def torn_at(self, position: int) -> None:
-        """Return None: an incomplete batch at the end of the file is no error, because the broker may be writing it
-        now.
+        """Return None in place of an error for a torn batch, which does not end within the file: it is no damage,
+        because the broker may be writing it now.
         """
 
 
@@ -276,8 +283,8 @@ def open_file(path: Path | str) -> int:
 
 
 def prove_file(path: str, inode: int, proof: tuple[int, int]) -> None:
-    """Check the batch headers of a log file against the size and the CRC in `proof`, which the summary has. `inode` is
-    that of the listed file.
+    """Check the batch headers of a log file against `proof`: the size of the file and the CRC over its headers, from
+    the segment's summary. `inode` is that of the file when it was listed.
 
     Raises:
         GoneError: the file was removed or replaced.
@@ -296,9 +303,9 @@ def prove_file(path: str, inode: int, proof: tuple[int, int]) -> None:
 def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
     """Return the status (size, inode) of a log file.
 
-    A network mount may return an old status from its cache. If the size in this status is not that in the summary, or
-    if there is no summary, the function opens the file, so that the mount asks its server, and returns the status of
-    the open file.
+    A network mount may return an old status from its cache. If its size is not that in the segment's summary (a file
+    with the sizes of the sealed segment), or if there is no summary, this function opens the file, so that the mount
+    asks its server, and returns the status of the open file.
 
     Raises:
         GoneError: the file was removed.
@@ -319,8 +326,8 @@ def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
 
 
 def read_summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
-    """Read the summary of a segment, and the status of its log file. Return both in a pair; None in place of the
-    summary if it is missing or damaged.
+    """Read the summary of a segment (a small file with its sizes and checksums), and the status of its log file. Return
+    both in a pair; None in place of the summary if it is missing or damaged.
 
     Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
     to the log file if the file's inode is the same before and after the summary is read.

@@ -1,4 +1,5 @@
-"""Reader of a query's checkpoint: the offsets at which a micro-batch ends, and a digest of the micro-batch's plan.
+"""Reader of a query's checkpoint: the offsets at which a micro-batch ends, and a digest (hash) of the micro-batch's
+plan, by which the sink notices that Spark has planned other rows under the same number.
 
 It reads the checkpoint's log of offsets and never writes. Spark writes a file `offsets/<micro-batch>` before it runs
 the micro-batch. The file has a line with a version, a line with the time and some settings of the plan, and for each
@@ -50,13 +51,13 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """Return a hexadecimal digest of a value. Equal values give equal digests."""
+    """Return a digest of a value that JSON can contain: a hash in hexadecimal. Equal values give equal digests."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]:
-    """Return the offsets of the source at which a micro-batch ends, by partition. The sink commits them for a consumer
-    group. They are read from the checkpoint of the query.
+    """Return the progress of a query: the offsets of its source at which a micro-batch ends, by partition. The sink
+    commits them for a consumer group. They are read from the checkpoint of the query.
 
     Raises:
         UsageError: the query reads no topics, or the checkpoint is not in a local directory.
@@ -93,7 +94,7 @@ def _entry(checkpoint: str | None, batch_id: int) -> list[str]:
 
 def _topic_offsets(line: str) -> StreamOffsets:
     """Return the offsets in a source's line if the source reads topics, as stablelog and Spark's Kafka connector do;
-    empty for other sources.
+    empty offsets for other sources.
     """
     try:
         return StreamOffsets.from_json(parse_json(line))

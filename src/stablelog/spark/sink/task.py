@@ -45,7 +45,7 @@ def write_part(options: WriteOptions, part: JointWrite, task: Task, rows: Iterat
 
     Args:
         options: the options of the write.
-        part: the joint commit that the rows belong to.
+        part: the joint commit with which the rows are to be committed: one commit of the transactions of all tasks.
         task: the task's identity.
         rows: Arrow record batches.
 
@@ -74,8 +74,8 @@ def _skipped(part: JointWrite, begun: joint.JointVersion, rows: Iterator[Any]) -
     requires that a task reads its rows. Return the task's message to the driver, which says that nothing was written.
 
     Raises:
-        RefusedError: later micro-batches of the query are committed. So the checkpoint is an older copy, and its plan
-            of this micro-batch may have other rows than the committed one.
+        RefusedError: later micro-batches of the query are committed. So Spark runs with an older copy of the
+            checkpoint, whose plan of this micro-batch may have other rows than the committed one.
     """
     if part.in_sequence and begun.last_version > part.version:
         raise RefusedError(

@@ -34,12 +34,14 @@ def commit_parts(
     offsets: Mapping[TopicPartition, int] | None = None,
     digest: str = "",
 ) -> None:
-    """Commit all rows that the tasks have written.
+    """Commit all parts of a write: the transactions in which the tasks have written their rows, with one joint commit,
+    or each alone if the write has the option guarantee=at-least-once.
 
     Args:
         options: the options of the write.
-        messages: the messages of the tasks.
-        offsets: the offsets of the source to commit in the same decision, for the option commitGroup.
+        messages: the messages in which the tasks report their transactions.
+        offsets: the offsets of the source that are committed for the consumer group of the option commitGroup, together
+            with the rows.
         digest: digest of the plan of this write (its source offsets); empty if unknown.
 
     Raises:
@@ -128,7 +130,8 @@ def _ends_before(options: WriteOptions, part: JointWrite) -> WrittenEnds:
 
 
 def _check_rows(options: WriteOptions, part: JointWrite, ends: WrittenEnds) -> None:
-    """Check that the target still has the last rows of a query.
+    """Check that the partitions of the target still have the last rows that a query has written (`ends` says where
+    these end).
 
     Raises:
         DataLossError: the target has lost some of them, and failOnDataLoss is true.
@@ -150,8 +153,8 @@ def _target(options: WriteOptions, part: JointWrite) -> tuple[str, str, str]:
 
 
 def _report(options: WriteOptions, message: str) -> None:
-    """Report that the target has lost committed rows: raise DataLossError, or only log the loss if failOnDataLoss is
-    false.
+    """Report that the target, the topics to which a query writes, has lost committed rows: raise DataLossError, or only
+    log the loss if failOnDataLoss is false.
     """
     if options.fail_on_data_loss:
         raise DataLossError(
@@ -162,7 +165,8 @@ def _report(options: WriteOptions, message: str) -> None:
 
 
 def _all_written(messages: Iterable[Any]) -> list[WriteReport]:
-    """Check that the messages of all tasks have arrived and belong to one joint commit. Return the messages as a list.
+    """Check that the messages of all tasks have arrived and belong to one joint commit (the commit of all tasks'
+    transactions). Return the messages as a list.
 
     Raises:
         UnavailableError: a message is missing or not of this joint commit, so the commit would lack rows of its task.
@@ -180,10 +184,11 @@ def _all_written(messages: Iterable[Any]) -> list[WriteReport]:
 
 
 def _check_repeated(part: JointWrite, digest: str, committed: str, *, by_another: bool) -> None:
-    """Check that a micro-batch or write whose joint commit exists already may be skipped.
+    """Check that a micro-batch or write that is committed already may be skipped: that its plan is the one that was
+    committed.
 
     Args:
-        part: the joint commit.
+        part: the joint commit, with which all transactions of the write were committed.
         digest: digest of the plan of this write (its source offsets).
         committed: digest of the plan that was committed.
         by_another: whether another start of the query or job made the joint commit after these tasks had begun.

@@ -24,12 +24,12 @@ Child = tuple[str, int, int]  # the transactional id, producer id and producer e
 
 @dataclass(frozen=True, slots=True)
 class JointWrite:
-    """The joint commit to which the rows of a task belong.
+    """The joint commit to which the rows of a task belong: one commit of the transactions of all tasks of a write.
 
     Attributes:
-        key: the key of the joint commit.
+        key: the name of the writer: the id of the query, or a text for the job and its target.
         version: the number of the joint commit under this key; for a stream, the number of the micro-batch.
-        run: identifies this start of the query or job; the same in all tasks.
+        run: a text that identifies this start of the query or job; the same in all tasks.
         order: a number that is greater for later starts of the query or job with the same key.
         retention_ms: how long the coordinator remembers the key.
         in_sequence: whether the versions are committed one after another, as in a stream: a version begins only after
@@ -79,12 +79,14 @@ class WriteReport(WriterCommitMessage):
     """The message that a task sends to the driver after its rows are written.
 
     Attributes:
-        part: the joint commit to which the task's rows belong; None if the task's transaction commits alone.
+        part: the joint commit to which the task's rows belong; None if the task's transaction is committed alone
+            (guarantee=at-least-once).
         child: the task's transaction; None if the task had no rows.
         record_count: the number of rows written.
         ends: topic, partition and the offset after the task's last row in it.
-        is_skipped: whether the task wrote nothing, because the micro-batch, or the write, had been committed before.
-        digest: the digest of the plan that was committed before; empty if unknown.
+        is_skipped: whether the task has written nothing, because its micro-batch or write had been committed before.
+        digest: if the task was skipped, the text that was stored with the earlier commit and identifies its rows
+            (`written_ends`); empty if unknown.
         last_version: the greatest version that had been committed under the key before; only if the task was skipped.
     """
 

@@ -86,7 +86,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @one_line
     def write(self, iterator: Iterator[Any]) -> WriteReport:
-        """Write a task's rows."""
+        """Write the rows of one task of a micro-batch, and return its message to the driver. Spark calls this in the
+        task.
+        """
         context = TaskContext.get()
         assert context is not None
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -100,7 +102,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @one_line
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Commit the rows of all tasks of the micro-batch, as one commit."""
+        """Commit the rows of all tasks of the micro-batch `batchId` with one commit of all their transactions. With
+        guarantee=at-least-once, each transaction is committed alone.
+        """
         checkpoint = self.options.checkpoint
         offsets = progress(checkpoint, batchId) if self.options.commit_group is not None else None
         commit_parts(self.options, messages, offsets, plan_digest(checkpoint, batchId))
@@ -119,14 +123,18 @@ class BatchWriter(DataSourceArrowWriter):
 
     @one_line
     def write(self, iterator: Iterator[Any]) -> WriteReport:
-        """Write a task's rows."""
+        """Write the rows of one task of a batch write, and return its message to the driver. Spark calls this in the
+        task.
+        """
         context = TaskContext.get()
         assert context is not None
         return write_part(self._options, self.part, _task_of(context), iterator)
 
     @one_line
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit the rows of all tasks of the write, as one commit."""
+        """Commit the rows of all tasks of the write with one commit of all their transactions. With
+        guarantee=at-least-once, each transaction is committed alone.
+        """
         offsets = self._options.source_offsets
         commit_parts(self._options, messages, offsets, digest_of(by_topic(offsets)) if offsets else "")
 
@@ -194,8 +202,9 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
 
 
 def _next_order(options: WriteOptions) -> int:
-    """Return a number that is greater than the numbers of earlier starts of this query or job. By this number, the
-    broker recognizes and refuses tasks of earlier starts. Return NO_ORDER if the guarantee is at-least-once.
+    """Return the next number in the order of the starts of this query or job: it is greater than the numbers of earlier
+    starts. By it, the broker recognizes and refuses tasks of earlier starts. Return NO_ORDER if the guarantee is
+    at-least-once.
 
     Raises:
         UnavailableError: no broker responds.
@@ -230,8 +239,8 @@ _checked: set[tuple[str, str | None, str, SecuritySettings]] = set()
 
 
 def _check_broker(options: WriteOptions) -> None:
-    """Check before the job that the broker supports the guarantee of the write. Each process checks a broker only
-    once.
+    """Check before the job that the broker supports the guarantee of the write: joint commits for exactly-once. Each
+    process checks a broker only once.
     """
     asked = (options.bootstrap, options.topic, options.guarantee, options.security)
     if asked in _checked:

@@ -2,13 +2,13 @@
 rows.
 
 A restore of the broker can lose committed micro-batches. The checkpoint of the query still says that they are
-committed, so without a check the loss would go unnoticed. The driver therefore stores the end offset of the query's
-rows in each partition, and the leader epoch of the broker, with the digest of each joint commit. If the log has this
-leader epoch or earlier ones only up to an offset before that end, the rows after it are gone, as for a consumer that
-detects a truncation (KIP-320).
+committed, so without a check the loss would go unnoticed. The driver therefore stores, with each commit, the end offset
+of the query's rows in each partition, and the leader epoch of the broker, beside the digest that identifies the plan of
+the micro-batch. If the log has this leader epoch or earlier ones only up to an offset before that end, the rows after
+it are gone, as for a consumer that detects a truncation (KIP-320).
 
-The text of a joint commit is `<digest of the plan> <leader epoch> <topic>:<partition>=<end>,...;<topic>:...`, or the
-digest alone.
+The text that is stored with a commit is `<digest of the plan> <leader epoch>
+<topic>:<partition>=<end>,...;<topic>:...`, or the digest alone.
 """
 
 import re
@@ -71,8 +71,8 @@ class WrittenEnds:
 
 
 def text_of(plan: str, ends: WrittenEnds) -> str:
-    """Encode the ends as text that is stored with a joint commit. End offsets that do not fit into the text are left
-    out.
+    """Return the text that is stored with the commit of a micro-batch: the digest of its plan (`plan`), and the end
+    offsets of the query's rows in the partitions. End offsets that do not fit into the text are left out.
     """
     text, last = f"{plan} {ends.leader_epoch} ", None
     for (topic, index), end in sorted(ends.offsets.items()):
@@ -87,8 +87,9 @@ def text_of(plan: str, ends: WrittenEnds) -> str:
 
 
 def read_text(text: str) -> tuple[str, WrittenEnds]:
-    """Decode a text that `text_of` has written. Return a pair: the digest of the plan, and the ends. A text of any
-    other form counts as a digest without ends.
+    """Decode the text that `text_of` has made for the commit of a micro-batch. Return a pair: the digest of the
+    micro-batch's plan, and the end offsets of the query's rows. A text of another form, as an earlier release may have
+    stored it, is returned as a digest without end offsets.
     """
     match = _TEXT.fullmatch(text)
     if match is None:

@@ -1,4 +1,5 @@
-"""The layout of Aiven's plugin for object stores. The plugin writes the manifest of a segment last.
+"""The layout of Aiven's plugin for object stores. Of the objects of a segment, the plugin writes the manifest last: a
+JSON object that describes the other two.
 
 If the plugin neither compresses nor encrypts, the object `.log` is Kafka's log file, byte for byte, and the manifest
 says where the indexes are in the object `.indexes`. With compression, the object `.log` is another file; with
@@ -58,7 +59,9 @@ class Aiven:
         return found
 
     def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
-        """Return the segment with these objects, from its manifest, which this method downloads."""
+        """Return the segment that an upload (an attempt to copy a segment) has stored. This method downloads the
+        plugin's manifest of the segment, which describes its objects.
+        """
         key = upload.files[MANIFEST].key
         content = store.get(key)
         try:
@@ -95,7 +98,9 @@ def _is_encrypted(manifest: dict[str, Any]) -> bool:
 
 
 def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
-    """Check that a manifest describes the segment that its key names. Raises ValueError if it describes another one."""
+    """Check that the content of a segment's manifest (`metadata`) names the same segment as its key (`upload`). Raises
+    ValueError if it names another one.
+    """
     partition, named = upload.partition, metadata["remoteLogSegmentId"]["topicIdPartition"]
     found = (
         named["topicId"],

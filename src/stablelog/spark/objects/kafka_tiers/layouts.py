@@ -23,7 +23,7 @@ class Layout(Protocol):
     """The names and the formats of the objects that a storage plugin writes.
 
     Attributes:
-        required: the suffixes of the objects that a copied segment has.
+        required: the suffixes of the objects that every completely copied segment has.
     """
 
     required: frozenset[str]
@@ -38,13 +38,14 @@ class Layout(Protocol):
         """Return the partitions of some topics that have objects in a store. Raises StoreError."""
 
     def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
-        """Return the segment that one attempt to copy it has left in the store. None of the required objects may be
-        missing.
+        """Return the segment whose objects an upload (one attempt to copy a segment) has written. The caller has
+        checked that the upload has all objects in `required`.
 
         Raises:
             ObjectMissingError: an object does not exist any more.
             StoreError: the store does not answer, or rejects a request.
-            UsageError: the plugin has changed the log file.
+            UsageError: the plugin has compressed or encrypted the log file, so only a broker with the plugin can read
+                it.
             DamageError: an object is damaged.
         """
 

@@ -1,13 +1,13 @@
 """Chooses, among overlapping segments of a partition, which copy is read for which offsets.
 
-A new leader copies from the end of what it finds in the store, in segments of its own. Its segments may overlap those of
-earlier leaders. An attempt that failed may have left a whole copy, too. All copies of an offset have the same batch, and
-batches begin at the same offsets in all copies. Of two copies, either may therefore be read.
+A new leader copies from the end of what it finds in the store, in segments of its own. Its segments may overlap those
+of earlier leaders. An attempt that failed may have left a whole copy, too. All copies of an offset have the same batch,
+and batches begin at the same offsets in all copies. Of two copies, either may therefore be read.
 
 After an unclean leader election this is not true: the new leader may lack the last batches of the earlier one, and
-write others at their offsets. Each segment has the list of the log's leader epochs up to its end. The list of the
-latest leader describes the log. Batches that an earlier leader wrote at offsets of a later epoch are not a part of the
-log.
+write others at their offsets. Each segment has the list of the log's leader epochs up to its end, each with its first
+offset. The list of the latest leader says which epoch each offset of the log has. Batches that an earlier leader wrote
+at offsets of a later epoch are not a part of the log.
 """
 
 import itertools
@@ -28,7 +28,8 @@ def without_overlaps(
     Args:
         segments: all segments of the partition in the store, which may overlap.
         epochs_of: loads the leader epochs of segments. It is not called unless segments overlap.
-        cut_short: returns a segment without the batches from an offset on.
+        cut_short: a function that gets a segment and an offset, and returns the segment without the batches from this
+            offset on.
     """
     ordered = sorted(segments, key=lambda one: (one.base_offset, -one.end_offset, one.segment_id))
     if all(one.end_offset <= other.base_offset for one, other in itertools.pairwise(ordered)):
@@ -47,8 +48,8 @@ def without_overlaps(
 
 
 def _valid_ends(segments: Sequence[KafkaSegment], epochs: Sequence[LeaderEpochs]) -> list[int]:
-    """Return a list with an offset for each segment: its batches before this offset belong to the log of the latest
-    leader.
+    """Return a list with the end of the valid part of each segment: the batches of the segment before this offset
+    belong to the log of the latest leader, and later ones do not.
     """
     latest = max(range(len(segments)), key=lambda place: (epochs[place].latest, segments[place].end_offset))
     log = _ranges(epochs[latest], OFFSET_MAX)

@@ -1,8 +1,8 @@
 """The layout of LocalTieredStorage, which belongs to Kafka's own tests.
 
-LocalTieredStorage copies the producer snapshot last. A segment with a snapshot is therefore a whole copy, and a whole
-copy without a transaction index has no aborted transactions. No file has the end offset of a segment: it is that of the
-last batch, which is found from the last entry of the offset index.
+Of the files of a segment, LocalTieredStorage copies the producer snapshot last. A segment with a snapshot is therefore
+completely copied, and if it has no transaction index, it has no aborted transactions. No file has the end offset of a
+segment: it is that of the last batch, which is found from the last entry of the offset index.
 
 Source: LocalTieredStorage.java, RemoteLogSegmentFileset.java, RemoteTopicPartitionDirectory.java.
 """
@@ -33,7 +33,7 @@ class LocalTiered:
     """The layout of LocalTieredStorage.
 
     Args:
-        kind: the class of its partitions.
+        kind: the class of the partitions: LocalPartition or NestedLocalPartition, which differ in their directory.
         root: the directory of the partitions in the store.
     """
 
@@ -60,8 +60,8 @@ class LocalTiered:
         return (one for one in found if one is not None)
 
     def segment(self, store: ObjectStore, upload: Upload) -> KafkaSegment:
-        """Return the segment with these files. Reads the offset index and the end of the log file, which has the end
-        offset.
+        """Return the segment that an upload (an attempt to copy a segment) has stored. To find its end offset, this
+        method reads the offset index and the last batches of the log file.
         """
         log = upload.files[LOG]
         places = {

@@ -40,7 +40,7 @@ class LocalPartition(RemotePartition):
 
     @property
     def directory(self) -> str:
-        """The directory of the partition's objects."""
+        """The directory of the partition's objects, `<topic>-<partition>-<topic id>`."""
         return f"{self.topic}-{self.partition}-{text_of_id(self.topic_id)}"
 
 
@@ -51,7 +51,7 @@ class NestedLocalPartition(LocalPartition):
 
     @property
     def directory(self) -> str:
-        """The directory of the partition's objects."""
+        """The directory of the partition's objects, with the plugin's directory before it."""
         return f"{ROOT}/{self.topic}-{self.partition}-{text_of_id(self.topic_id)}"
 
 
@@ -62,7 +62,7 @@ class AivenPartition(RemotePartition):
 
     @property
     def directory(self) -> str:
-        """The directory of the partition's objects."""
+        """The directory of the partition's objects, `<topic>-<topic id>/<partition>`."""
         return f"{self.topic}-{text_of_id(self.topic_id)}/{self.partition}"
 
 
@@ -72,8 +72,8 @@ class Upload(NamedTuple):
     Attributes:
         partition: the partition.
         base_offset: the base offset of the segment.
-        segment_id: the id of the copy.
-        files: the objects by the suffix of their keys.
+        segment_id: the id that Kafka has given to this attempt.
+        files: the objects of the attempt, by the suffix of their keys, such as `.log`.
     """
 
     partition: RemotePartition

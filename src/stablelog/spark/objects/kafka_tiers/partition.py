@@ -25,17 +25,19 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 
 class KafkaPartition(TieredPartition):
-    """A partition in a store of Apache Kafka, which has no manifests and no pins.
+    """A partition in a store that Apache Kafka's plugin has written. Unlike a store of stablelog, it has no manifests
+    (lists of a partition's segments) and no pins (objects by which a reader keeps segments from being deleted).
 
-    The attribute `manifest` is made from the listed segments. Segments with a `refusal` are compressed or encrypted, so
-    that only a broker can read them; all other ranges of offsets can be read.
+    The attribute `manifest` is made from the listed segments. A segment with a `refusal` (a text with the reason) is
+    compressed or encrypted, so that only a broker can read it; all other ranges of offsets can be read.
 
     Args:
         store: the object store.
         partition: the partition.
         segments: its segments in the order of offsets, without overlaps.
         committed: whether the reader is read-committed.
-        divided: segments with cut points, by log key and end offset. Reads of one stream share them.
+        divided: a cache of segments with their cut points (positions at which the log file can be divided), by the key
+            of the log file and the end offset. All reads of one stream share it.
     """
 
     listed_by = "the store has listed it"
@@ -67,9 +69,9 @@ class KafkaPartition(TieredPartition):
     @cached_property
     def end_offset(self) -> int:
         """The end offset for the reader. A read-committed reader ends at the first offset of the oldest transaction
-        that is open at the end of the last segment. If only a broker can read the last segment (it has a refusal), the
-        range includes the segment, so that a read of all offsets is refused instead of ending early. Raises
-        UnavailableError and DamageError.
+        that is open at the end of the last segment. If only a broker can read the last segment (it is compressed or
+        encrypted), the end offset is that of this segment nevertheless, so that a read of all offsets is refused
+        instead of ending early. Raises UnavailableError and DamageError.
         """
         if not self.segments or self.segments[-1].refusal:
             return self.log_end
@@ -81,9 +83,10 @@ class KafkaPartition(TieredPartition):
 
     @cached_property
     def _runs(self) -> list[tuple[int, int]]:
-        """The ranges of offsets in which no segment is missing: each is a pair of its first offset and the offset
-        after its last one. A missing segment may have the marker of a transaction that is open before it. A
-        read-committed reader's range therefore ends at the first offset of that transaction.
+        """The runs: the ranges of offsets in which no segment is missing. Each is a pair of its first offset and the
+        offset after its last one. A missing segment may contain the marker of a transaction that is open before the
+        segment. For a read-committed reader, the run before the segment therefore ends at the first offset of that
+        transaction.
         """
         if not self._segments:
             return []
@@ -104,9 +107,10 @@ class KafkaPartition(TieredPartition):
 
     @cached_property
     def _for_brokers(self) -> list[tuple[int, int, KafkaSegment]]:
-        """The ranges of offsets between the runs that only brokers can read. Each is a tuple: its first offset, the
-        offset after its last one, and its first segment that has a refusal. A transaction that is open before the
-        segment may end in it, so the range begins with the transaction.
+        """The ranges of offsets that only brokers can read, because the plugin has compressed or encrypted their
+        segments. Each is a tuple: its first offset, the offset after its last one, and its first segment that has a
+        refusal. A transaction that is open before this segment may end in it, so the range begins with the first offset
+        of the transaction.
         """
         holes = missing_between(self._runs, self.start_offset, self.log_end)
         rows = (
@@ -139,10 +143,11 @@ class KafkaPartition(TieredPartition):
                 )
 
     def at_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has this time or a later one; None if there is none.
+        """Return the offset of the first record with this timestamp or a later one; None if there is none.
 
         Raises:
-            UsageError: the record may be in a segment that only brokers can read.
+            UsageError: the record may be in a segment that the plugin has compressed or encrypted, so that only brokers
+                can read it.
             StoreError: the store does not answer, or rejects a request.
             DamageError: an index or a log file is damaged.
         """
@@ -161,8 +166,8 @@ class KafkaPartition(TieredPartition):
         """Return the end offset that the partition would have for the reader if the segment at index `place` were the
         last one in the store.
 
-        A transaction that is open at the end of the segment may be aborted in the next one. The producer snapshot of the
-        segment has the transactions that are open at its end.
+        For a read-committed reader, that is the first offset of the oldest transaction that is open at the end of the
+        segment, because it may be aborted in the next one. The producer snapshot of the segment has these transactions.
         """
         segment = self._segments[place]
         if not self._committed:
@@ -188,8 +193,8 @@ class KafkaPartition(TieredPartition):
         return min([segment.end_offset, *(one.txn_first_offset for one in table.open_producers())])
 
     def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
-        """Return the segments with offsets in a range, with cut points. Raises the errors of the base class, and
-        StoreError.
+        """Return the segments with offsets in a range, with cut points: positions at which their log files can be
+        divided. Raises the errors of the base class, and StoreError.
         """
         found = [one for one in super().segments_between(start, end) if isinstance(one, KafkaSegment)]
         large = [
@@ -214,8 +219,9 @@ class KafkaPartition(TieredPartition):
         return self._aborts[row.log_key(self.partition)]
 
     def _load_aborts(self, segment: KafkaSegment) -> TransactionIndex:
-        """Load the transaction index of a segment, and return the entries whose markers are in the segment. A segment
-        that was cut short has more entries; they belong to the next segment, or not to the log.
+        """Load the transaction index of a segment, and return the entries whose markers are in the segment. If the last
+        batches of the segment are left out, its index has further entries; they belong to the next segment, or not to
+        the log.
         """
         content = bytes(load_index(self._store, segment, IndexKind.TRANSACTIONS))
         url = f"{self._store.url}/{dict(segment.indexes)[IndexKind.TRANSACTIONS].key}"

@@ -24,11 +24,12 @@ from stablelog.types import ObjectRange
 
 @dataclass(frozen=True, slots=True)
 class KafkaSegment(RemoteSegment):
-    """A segment that Apache Kafka copied. It has no summary.
+    """A segment that Apache Kafka copied. Unlike a segment of stablelog, it has no summary: no counts and checksums of
+    its content.
 
     Attributes:
         log_object: the key of its log file.
-        is_cut: whether the last batches of the log file are left out.
+        is_cut: whether the last batches of the log file are left out, because another segment has their offsets.
         indexes: for each of its indexes, the object and the byte range in which it is stored. A segment without aborted
             transactions has no transaction index.
         refusal: why only a broker can read the log file, in words; empty if it can be read here.
@@ -73,7 +74,7 @@ def load_index(store: ObjectStore, segment: KafkaSegment, kind: IndexKind) -> Bu
 @contextlib.contextmanager
 def deleted_if_missing() -> Iterator[None]:
     """Return a context manager. In its block, an ObjectMissingError becomes a SegmentDeletedError, because Kafka has
-    deleted the object since the store was listed. It yields nothing.
+    deleted the object since the store was listed. The context has no value.
     """
     try:
         yield
@@ -111,18 +112,23 @@ class KafkaLogFile:
             yield at, header
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes at a position that are no batch. `error` says what is wrong with them."""
+        """Return the error to raise if the bytes at a position of the log file are no batch. `error` says what is wrong
+        with them; None if that is not known.
+        """
         return DamageError(f"{self._store.url}/{self._key} has no batch at byte {position}: {error}")
 
     def torn_at(self, position: int) -> DamageError:
-        """Return the error for a batch that does not end within the file."""
+        """Return the error to raise for a torn batch: one that begins at this position and does not end within the
+        file.
+        """
         return DamageError(
             f"{self._store.url}/{self._key} ends in the middle of a batch, at byte {self.size}: restore the file"
         )
 
 
 def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> KafkaSegment:
-    """Return a segment without the batches from an offset on. The log file of a segment with a refusal is not read.
+    """Return a segment without the batches from an offset on. If only a broker can read the segment (it has a
+    `refusal`), its log file is not read, and only the end offset changes.
 
     Raises:
         UnavailableError: the store does not answer, or an object was deleted.
@@ -144,8 +150,8 @@ def cut_short(store: ObjectStore, segment: KafkaSegment, end_offset: int) -> Kaf
 
 
 def _cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
-    """Return positions in a log file at which it can be divided: batches begin there. They are about equally far from
-    each other.
+    """Return positions in a log file at which it can be cut into parts, because a batch begins there. The positions are
+    about equally far from each other.
     """
     count = min(log_size // STRETCH_SIZE, STRETCH_COUNT_MAX)
     wanted = (log_size * number // count for number in range(1, count))
@@ -153,8 +159,8 @@ def _cut_positions(index: OffsetIndex, log_size: int) -> list[int]:
 
 
 def with_cut_points(store: ObjectStore, segment: KafkaSegment) -> KafkaSegment:
-    """Return a segment with positions at which its log file can be divided between tasks. Raises UnavailableError and
-    DamageError.
+    """Return a copy of a segment to which cut points are added: positions at which its log file can be divided between
+    tasks. Raises UnavailableError and DamageError.
     """
     index = OffsetIndex(segment.base_offset, load_index(store, segment, IndexKind.OFFSETS))
 

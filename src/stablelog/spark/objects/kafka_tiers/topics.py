@@ -39,7 +39,7 @@ class KafkaTopics:
         self._unfinished: set[str] = set()  # The uploads that a warning has named.
 
     def topics(self) -> list[str]:
-        """Return the names of the topics that have objects in the store, in order."""
+        """Return the names of the topics that have objects in the store, sorted."""
         return sorted(self._layout.topics(self.store))
 
     def read_partitions(
@@ -58,11 +58,13 @@ class KafkaTopics:
         return {one.place: one for one in found if one.partition.topic_id == latest[one.place[0]][1].topic_id}
 
     def read_partition(self, partition: RemotePartition) -> TieredPartition:
-        """Read the segments of a partition."""
+        """List the segments of a partition in the store, and return the partition with them."""
         return self._read_segments([partition])[0]
 
     def remove_pins(self) -> None:
-        """Do nothing: Kafka has no pins."""
+        """Do nothing: in a store of Kafka, a reader cannot create pins, the objects that keep segments from being
+        deleted.
+        """
 
     def _read_segments(self, partitions: Sequence[RemotePartition]) -> list[KafkaPartition]:
         listed = map_parallel(lambda partition: uploads_of(self.store, partition), partitions)
@@ -100,7 +102,9 @@ class KafkaTopics:
         return not lacking
 
     def _segment_of(self, upload: Upload) -> KafkaSegment | None:
-        """Return the segment of an upload; None if Kafka has deleted it since the store was listed."""
+        """Return the segment that an upload (one attempt to copy a segment) has stored; None if Kafka has deleted it
+        since the store was listed.
+        """
         if upload.key not in self._known:
             try:
                 self._known[upload.key] = self._layout.segment(self.store, upload)
