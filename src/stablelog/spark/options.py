@@ -319,9 +319,7 @@ class _Values:
         return option.kind.read(name, text) if text else None
 
     def one_of(self, *names: str) -> str | None:
-        """Return the name of that one of these options that is set; None if none is. Raise UsageError if several are
-        set.
-        """
+        """Return the name of that one of these options that is set; None if none is. Several are an error."""
         there = [name for name in names if name in self._texts]
         if len(there) > 1:
             raise UsageError(f"{' and '.join(there)} exclude each other: give one of them")

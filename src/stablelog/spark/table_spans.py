@@ -1,7 +1,8 @@
-"""Ranges of offsets over a table of the stored bytes of a partition.
+"""Spans (ranges of offsets that can be divided between tasks) of a partition. They share one table that says in which
+parts of log files the partition's records are stored.
 
-A read may have 100,000 segments, and is divided into thousands of tasks. All ranges (spans) of a partition therefore
-share one table. A range is divided without a copy of the table: the row at which to divide is found by bisection.
+A read may have 100,000 segments, and is divided into thousands of tasks. So a span is divided without a copy of the
+table: the row at which to divide is found by bisection.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ class LogPart(NamedTuple, Generic[_Segment]):
         end_offset: the offset after the last one of the part.
         position: the position of its first byte.
         end_position: the position after its last byte.
-        size_before: the size in bytes of all earlier parts in the table.
+        size_before: the size in bytes of all earlier parts in the table of the partition's parts.
     """
 
     segment: _Segment
@@ -46,11 +47,12 @@ _Source = TypeVar("_Source")
 
 
 class TableSpan(ABC, Generic[_Source, _Segment]):
-    """A range of offsets of one partition. All spans of the partition share one table of stored bytes.
+    """A span: a range of offsets of one partition that can be divided between tasks. All spans of the partition share
+    one table, which has a row for each part of a log file.
 
     Args:
         source: the partition, as the object that reads it.
-        start: the first offset, or position in commit order.
+        start: the first offset; in a commit-ordered topic, the first position in the order of the commits.
         end: the offset or position after the last one.
         topic_id: the id of the topic.
         table: parts of log files in the order of offsets, among them those of the range.
@@ -67,29 +69,31 @@ class TableSpan(ABC, Generic[_Source, _Segment]):
 
     @cached_property
     def _first(self) -> int:
-        """The index in the table of the first row of the range."""
+        """The index of the first row of the table (part of a log file) that has offsets of the range."""
         return bisect_right(self._table, self.start, key=attrgetter("end_offset"))
 
     @cached_property
     def _after(self) -> int:
-        """The index in the table after the last row of the range."""
+        """The index after the last row of the table (part of a log file) that has offsets of the range."""
         return bisect_left(self._table, self.end, self._first, key=attrgetter("start_offset"))
 
     @property
     def rows(self) -> Sequence[LogPart[_Segment]]:
-        """The rows that contain the range."""
+        """The rows of the table (parts of log files) that contain the range."""
         return self._table[self._first : self._after]
 
     @property
     def size(self) -> int:
-        """The size of the rows that contain the range, in bytes."""
+        """The size in bytes of the parts of log files that contain the range."""
         if self._first == self._after:
             return 0
         last = self._table[self._after - 1]
         return last.size_before + last.size - self._table[self._first].size_before
 
     def cut_at(self, offset: int) -> tuple[Self, Self]:
-        """Divide the range into two at this offset, or position in commit order. Return both in a pair."""
+        """Cut the range in two, and return both parts in a pair. `offset` is inside the range, and becomes the start of
+        the second part.
+        """
         assert self.start < offset < self.end
         return (
             type(self)(self._source, self.start, offset, self._topic_id, self._table),
@@ -97,8 +101,8 @@ class TableSpan(ABC, Generic[_Source, _Segment]):
         )
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
-        """Divide the range into two, the first of about this size in bytes. Return both in a pair; None if the range
-        cannot be divided.
+        """Cut the range in two, so that the first part has about `size` bytes. Return both parts in a pair; None if the
+        range cannot be divided.
         """
         at = self._offset_after(size) if self._first < self._after else None
         return self.cut_at(at) if at is not None and self.start < at < self.end else None
@@ -111,4 +115,4 @@ class TableSpan(ABC, Generic[_Source, _Segment]):
 
     @abstractmethod
     def piece(self) -> Piece:
-        """Return the range as a piece of a task."""
+        """Return the range as a piece: with all that one task needs to read it."""

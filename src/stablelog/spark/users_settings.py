@@ -39,7 +39,9 @@ def users_settings() -> dict[str, str]:
 
 
 def submitted(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the settings in the arguments of spark-submit, each as a pair of name and value."""
+    """Yield the Spark settings in the arguments of spark-submit (`--conf` and the options that stand for a setting),
+    each as a pair of name and value.
+    """
     words = iter(
         [part for one in arguments for part in (one.split("=", 1) if one.startswith("--") else [one])]
     )

@@ -73,8 +73,8 @@ def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
 
 
 def _checked(options: ReadOptions, batches: Iterator[Any]) -> Iterator[Any]:
-    """Check the segments that are named in Arrow batches (`batches`). Yield Arrow batches with a row for each object
-    that was checked. Runs in a task.
+    """Check the segments that `batches`, Arrow batches, name: one row for each segment. Yield Arrow batches with a row
+    for each object that was checked. Spark calls this in a task.
     """
     import pyarrow as pa
 

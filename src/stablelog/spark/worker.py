@@ -11,8 +11,8 @@ def tune_worker() -> None:
 
     Each planning of a read, and each task that reads or writes, calls this function. Spark's worker runs `gc.collect()`
     after every task. The collector visits all objects that the imports have made, which are never freed; that takes
-    tens of milliseconds for each task. It does not visit frozen objects. Only the first call freezes: if every task
-    did, cycles of garbage that exist at that time would never be freed.
+    tens of milliseconds for each task. It does not visit frozen objects. Later calls do nothing, because they would
+    also freeze cycles of garbage, which would then never be freed.
     """
     gc.collect()
     gc.freeze()

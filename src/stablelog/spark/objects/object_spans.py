@@ -55,7 +55,7 @@ class ObjectSpan(TableSpan[Spanned, RemoteSegment]):
         return self._table[max(place - 1, self._first + 1)].start_offset
 
     def piece(self) -> Piece:
-        """Return the range as the piece of a task: what the task needs to read it."""
+        """Return the range as a piece: with all that one task needs to read it."""
         return self._source.piece(self.start, self.end, self.size, self._topic_id, self.rows)
 
 

@@ -70,8 +70,8 @@ class BrokerLog(EstimatedLog):
         self._gaps: dict[TopicPartition, tuple[str, int, Sequence[LostOffsets]]] = {}
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """Return the partitions that the options of the read select, each with the id of its topic, from the broker's
-        metadata.
+        """Return the partitions that the options of the read select, as the broker's metadata lists them, each with the
+        id of its topic.
 
         Args:
             there_only: whether topics and partitions that the options name but that do not exist are left out.
@@ -111,20 +111,23 @@ class BrokerLog(EstimatedLog):
         return {place: found[place].offset for place in places}
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the visible end of each partition for a reader with the isolation level of the options, from the
-        broker.
+        """Return the visible end of each partition, as the broker reports it: the end for a reader with the isolation
+        level of the options.
         """
         return self._list_offsets(dict.fromkeys(places, LATEST))
 
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end of each partition, from the broker; in a commit-ordered topic the visible end."""
+        """Return the log end of each partition, as the broker reports it. In a commit-ordered topic, whose readers get
+        transactions in the order of their commits, it is the end for readers.
+        """
         held = [place for place in places if self._may_be_held(place[0])]
         rest = set(places).difference(held)
         return self._list_offsets(dict.fromkeys(held, LATEST), "read_uncommitted") | self.latest(rest)
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return for each partition the offset of the first record with the given timestamp in ms or a later one; None
-        if there is none. An open transaction may be before the record.
+        if there is none. An open transaction may be before the record, so that a read-committed reader does not get it
+        yet.
 
         Apache Kafka may return the offset of a marker. This method then searches for the first record after the marker.
         """
@@ -150,8 +153,8 @@ class BrokerLog(EstimatedLog):
         return found
 
     def _may_be_held(self, topic: str) -> bool:
-        """Return whether an open transaction in a topic can hide later records from the reader. This cannot happen in
-        commit order, because a record gets its position only when its transaction is committed.
+        """Return whether an open transaction in a topic may hold the reader back from later records. This cannot happen
+        in a commit-ordered topic, in which a record gets its offset for readers only when its transaction is committed.
         """
         if self._options.isolation == "read_uncommitted":
             return False
@@ -177,8 +180,8 @@ class BrokerLog(EstimatedLog):
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range, in order. A span is a range with its size in bytes, which `spark.planning` can
-        divide between tasks. The size is estimated from the first batches of the range.
+        """Return a span for each range, in the given order. A span is a range with its size in bytes, which
+        `spark.planning` can divide between tasks. The size is estimated from the first batches of the range.
         """
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
@@ -187,7 +190,9 @@ class BrokerLog(EstimatedLog):
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return the offsets that restores of the broker left without records."""
+        """Return, for each range, its absences: the offsets that were left without records when the broker was restored
+        from an object store.
+        """
         return {
             wanted: gaps_for(
                 wanted,
@@ -208,18 +213,20 @@ class BrokerLog(EstimatedLog):
         return known[2]
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
-        """Return a cut of commit-ordered topics (see `client.blocking.cuts`)."""
+        """Return a cut of commit-ordered topics: for each partition the offset that divides the commits up to a commit
+        sequence (the number of a commit) from the later ones.
+        """
         return describe_cut(self.cluster, sorted(topics), commit_sequence)
 
     def group(self, topic: str) -> str:
-        """Return the transaction group of a topic."""
+        """Return the name of the transaction group of a topic: the topics whose commits have one order."""
         return self.cut([topic], RESOLVED).group
 
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
     ) -> Commits:
-        """Return the next transactions of a partition that end after an offset (see `client.blocking.commits`). At
-        most `count_max` are returned. `with_outside` says whether records outside transactions are listed, too.
+        """Return the next transactions of a partition that end after an offset, in the order of their commits. At most
+        `count_max` are returned. `with_outside` says whether records outside transactions are listed, too.
         """
         return describe_commits(
             self.cluster, *place, offset=offset, count_max=count_max, with_outside=with_outside
@@ -260,13 +267,14 @@ class BrokerLog(EstimatedLog):
         self.cluster.close()
 
     def end_read(self) -> None:
-        """Do nothing: brokers store nothing for a read that would have to be released."""
+        """Do nothing: a broker keeps nothing for a read that has to be released at its end."""
 
 
 def answers(
     cluster: BlockingCluster, wanted: Range, isolation: str
 ) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
-    """Fetch a range of offsets from the broker, with as many requests as are needed, and yield the responses.
+    """Fetch a range of offsets from the broker, with as many requests as are needed, and yield the broker's answers,
+    the responses.
 
     Args:
         cluster: the brokers.
@@ -294,7 +302,8 @@ def answers(
 
 
 def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) -> int:
-    """Return the next offset to fetch, after a response (`fetched`) that has no record at `offset` or later.
+    """Return the next offset to fetch after a response that brought nothing: `fetched` has no record at `offset` or
+    later, for example because all its records were aborted.
 
     Raises:
         UnavailableError: the log ends at or before `offset`.
@@ -351,7 +360,8 @@ def first_record(
 
 def read(options: ReadOptions, cluster: BlockingCluster, piece: Piece, decoder: Any) -> Iterator[Any]:
     """Fetch the record batches of a piece (a range of offsets of one partition), decode them, and yield the rows as
-    Arrow batches. The last rows stay in the builder of the decoder.
+    Arrow batches. The last rows, which do not fill a batch, stay in the column builder of the decoder; the caller takes
+    them from there.
 
     Args:
         options: the options of the read.
@@ -399,14 +409,16 @@ def check_topics(cluster: BlockingCluster, pieces: Iterable[Piece]) -> None:
 
 
 def _is_another_topic(cluster: BlockingCluster, piece: Piece) -> bool:
-    """Return whether the topic of a piece was deleted after the planning and created again with the same name."""
+    """Return whether the topic of a piece (a range that a task reads) was deleted after the read was planned, and
+    created again with the same name.
+    """
     topic = cluster.retrying(f"looking for {piece.topic}", lambda: cluster.topic(piece.topic))
     return bool(piece.topic_id and topic.topic_id is not None and topic.topic_id.hex != piece.topic_id)
 
 
 def _after_loss(options: ReadOptions, cluster: BlockingCluster, piece: Piece, offset: int) -> int:
-    """Return the next offset to read after records at `offset` were lost: the log start is now after this offset, or a
-    restore has left the offset without a record.
+    """Report the loss of the records at `offset`, and return the next offset to read. The log start is now after this
+    offset, or the broker was restored from an object store and has no record at this offset.
     """
     place = (piece.topic, piece.partition)
     first = cluster.list_offsets({place: EARLIEST}, options.isolation)[place].offset

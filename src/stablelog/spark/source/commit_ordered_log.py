@@ -1,4 +1,5 @@
-"""The interface of logs with commit-ordered topics: cuts, and the transactions of a partition.
+"""The interface of logs with commit-ordered topics, whose readers get transactions in the order of their commits: the
+cuts (positions between two commits, in all partitions), and the transactions of a partition.
 
 The answers come from a broker, or from the manifests and commit indexes of an object store.
 """
@@ -18,26 +19,32 @@ from stablelog.wire.extension.commits import COUNT_MAX
 
 
 class CommitOrderedLog(Protocol):
-    """A log with commit-ordered topics: that of brokers, or that in an object store.
+    """A log with commit-ordered topics, whose readers get transactions in the order of their commits: the log of
+    brokers, or the log in an object store.
 
     Attributes:
-        may_lag: whether the last cut of this log may be before a cut that a stream has read already: one that a broker
-            has reported, or one of a time at which the topics had fewer partitions.
+        may_lag: whether the last cut of this log (the last position between two commits, in all partitions) may be
+            before one that a stream has reached already. In an object store it may: the stream may have read from a
+            broker before, or at a time at which the topics had fewer partitions.
     """
 
     may_lag: bool
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
         """Return the cut of some topics at a commit sequence: for each partition the offset that divides the commits up
-        to this sequence from the later ones. If the commit sequence is RESOLVED, return the last cut.
+        to this sequence from the later ones. (A commit sequence is the number of a commit in its transaction group.)
+        RESOLVED stands for the last commit whose markers are all durable.
 
         Raises:
             RefusedError: a topic does not exist, or is in another transaction group than another one; or, with the code
-                invalid_request, the topic is not commit-ordered, or the commit sequence is not resolved.
+                invalid_request, the topic is not commit-ordered, or some markers of the commits up to this sequence are
+                not durable yet.
         """
 
     def group(self, topic: str) -> str:
-        """Return the name of the transaction group to which a topic belongs. Raises RefusedError as `cut` does."""
+        """Return the name of the transaction group (the topics whose commits have one order) to which a topic belongs.
+        Raises RefusedError as `cut` does.
+        """
 
     def commits(
         self, place: TopicPartition, offset: int, count_max: int = COUNT_MAX, *, with_outside: bool = False
@@ -57,14 +64,15 @@ class CommitOrderedLog(Protocol):
 
 def commit_ordered(log: Log) -> CommitOrderedLog:
     """Return the log as a CommitOrderedLog. The caller has checked that the options of the read require commit order,
-    which the log of a data directory does not have.
+    so it is not the log of a data directory, which has no commit order.
     """
     assert hasattr(log, "cut")
     return cast("CommitOrderedLog", log)
 
 
 def group_of(log: Log, topic: str) -> str:
-    """Return the name of the transaction group to which a topic belongs; empty for the default group.
+    """Return the name of the transaction group (the topics whose commits have one order) to which a topic belongs;
+    empty for the default group.
 
     Raises:
         UsageError: the topic is not commit-ordered.

@@ -1,4 +1,5 @@
-"""Counting of the records of a range by batch headers and summaries, without decoding records.
+"""Counting of the records of a range by batch headers and summaries (files with the counts of a sealed segment),
+without decoding records.
 
 The summary of a sealed segment contains the number of its data records. For a read-committed reader, the records of
 aborted transactions are subtracted; they are counted by the batch headers between a transaction's first offset and its
@@ -34,7 +35,7 @@ class CountedSegment(Protocol):
 
     @property
     def summary(self) -> Summary | None:
-        """The summary of the segment; None if it has none."""
+        """The summary of the segment, which has the numbers of its records; None if it has none."""
 
 
 Segment = TypeVar("Segment", bound=CountedSegment)
@@ -128,8 +129,8 @@ def _committed_count(files: CountedFiles[Segment], sealed: Sequence[Segment], pl
 
 
 def _is_closed(sealed: Sequence[CountedSegment], place: int) -> bool:
-    """Return True if no transaction was open at the beginning of a segment, and none at its end. `place` is the index
-    of the segment in `sealed`.
+    """Return True if a segment is closed: no transaction was open at its beginning, and none at its end. `place` is the
+    index of the segment in `sealed`.
     """
     summary = sealed[place].summary
     assert summary is not None
@@ -163,8 +164,9 @@ def _aborted_count(files: CountedFiles[Segment], aborted: Sequence[AbortedTxn], 
 
 
 def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of a range of offsets in which at least one aborted transaction was open, as pairs (first
-    offset, offset after the last one). Two parts are joined if the gap between them has at most GAP_COUNT_MAX offsets.
+    """Return the stretches of a range of offsets in which at least one aborted transaction was open, as pairs (first
+    offset, offset after the last one). Two stretches are joined if the gap between them has at most GAP_COUNT_MAX
+    offsets.
     """
     found: list[tuple[int, int]] = []
     for txn in aborted:
@@ -215,8 +217,8 @@ def records_inside(header: BatchHeader, batch: Buffer | None, start: int, end: i
 def files_limited(
     files: Mapping[Readable, PartitionFiles], count_max: int | None, size_max: int | None, *, committed: bool
 ) -> dict[Readable, int]:
-    """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes. They
-    contain at least one batch, even if it is larger than the limit.
+    """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes. At
+    least one batch is within the ends, even if it is larger than the limit, so that the reader makes progress.
 
     Each range gets a share of the limit. If a range does not use its share, the other ranges get the rest. Markers,
     aborted records and gaps between offsets are not counted.
@@ -269,8 +271,8 @@ def _limit(
         start: the first offset to count.
         budget: how many records and bytes may still be read.
         committed: whether the reader is read-committed, so that aborted records are not counted.
-        is_stuck: whether no range has a record yet. The first batch is then taken even if it is larger than the
-            budget.
+        is_stuck: whether all ranges still end where they begin. The first batch is then taken even if it is larger than
+            the budget, because the reader would otherwise never get past it.
     """
     end = start
     for part in wanted.inside(start, wanted.whole.end):
@@ -283,8 +285,8 @@ def _limit(
 def _limit_part(
     files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
-    """Do the work of `_limit` for one readable part of a range, and return the end offset in this part. The arguments
-    are those of `_limit`.
+    """Return the offset up to which the records of one readable part of a range fit into the budget, and subtract them
+    from it. The arguments are those of `_limit`, which does this for all parts of the range.
     """
     aborted = Aborted.from_txns(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start

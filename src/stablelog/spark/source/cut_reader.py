@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class CutStreamReader(StablelogStreamReader):
-    """Stream reader of commit-ordered topics of one transaction group. Each micro-batch reads from one cut to a later
-    one: all records of the commits in between, in all partitions.
+    """Stream reader of commit-ordered topics of one transaction group. Each micro-batch reads from one cut (a position
+    between two commits, in all partitions) to a later one: all records of the commits in between.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
@@ -49,7 +49,9 @@ class CutStreamReader(StablelogStreamReader):
 
     @cached_property
     def cuts(self) -> Cuts:
-        """The object that requests the cuts of this stream's topics from the broker."""
+        """The object that requests the cuts of this stream's topics (positions between two commits, in all partitions)
+        from the broker or the object store.
+        """
         return Cuts(self.options, self.source, self._existing_partitions)
 
     @one_line
@@ -81,12 +83,13 @@ class CutStreamReader(StablelogStreamReader):
         return self._batch_end(before, end, limit).to_json()
 
     def _wait_for_position(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
-        """Return the last cut. If it is before the stream's position, first wait for a later cut.
+        """Return the last cut, a position between two commits in all partitions. If it is before the stream's position,
+        first wait for a later cut.
 
         After a restart, the broker may report an earlier cut until it has opened all partitions: this method waits for
-        a limited time until the broker reports the stream's position. The last cut of an object store may also be
-        before the stream's position: this method then returns the position itself, so that the stream reads nothing
-        until the store has more.
+        a limited time until the broker reports the stream's position or a later one. The last cut of an object store
+        may also be before the stream's position: this method then returns the position itself, so that the stream reads
+        nothing until the store has more.
 
         Args:
             before: the stream's position, which is a cut.
@@ -121,7 +124,7 @@ class CutStreamReader(StablelogStreamReader):
         return replace(last, next_offsets=ends)
 
     def _request_last_cut(self) -> StreamOffsets:
-        """Request the last cut.
+        """Request the last cut that the log has: the position after the last commit whose markers are all durable.
 
         A cut at the commit sequence R has one offset for each partition. The records of a commit up to R are before
         these offsets in all partitions. The records of a later commit are at or after these offsets in all partitions.
@@ -217,11 +220,12 @@ class CutStreamReader(StablelogStreamReader):
 
 
 def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffsets) -> None:
-    """Check that the broker's last cut is not older than the cut up to which the stream has read.
+    """Check that the broker still has the commits that the stream has read: that the last cut (a position between two
+    commits) is not before the stream's position.
 
     Raises:
         UsageError: the topics belong to another transaction group now.
-        UnavailableError: the commit log was lost or replaced, so its commit sequences begin again.
+        UnavailableError: the log of the coordinator was lost or replaced, so the numbers of the commits begin again.
     """
     if not before.next_offsets or not last.next_offsets:
         return  # Without topics, the transaction group is unknown.

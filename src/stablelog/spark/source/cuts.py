@@ -1,9 +1,11 @@
-"""Cuts of a read: convert options into the offsets of all partitions at a cut.
+"""Cuts of a read: convert options into the offsets of all partitions at a cut. A cut is a position between two commits
+in all partitions of a transaction group (topics whose commits have one order): every transaction is whole on one side
+of it.
 
 A reader that reads from one cut to another gets whole transactions over all topics. An option may name offsets that are
 not a cut: in the middle of a transaction, or before a transaction in one partition and after it in another. Such a read
 is refused. If retention has removed the beginning of the log, transactions may have lost records in some partitions.
-The earliest cut is therefore the first one after which no record has been removed.
+The earliest cut at which a read may begin is therefore the first one after which no record has been removed.
 """
 
 import logging
@@ -37,14 +39,14 @@ LISTED_MAX: Final = 32_000  # maximum of transactions to list at a time, over al
 
 
 class Cuts:
-    """Finds the cuts of the topics of a read. At a cut with commit sequence R, each partition has an offset before
-    which it has all its commits up to R, and no later one.
+    """Finds the cuts of the topics of a read. A cut at the commit sequence R (the number of a commit) has one offset
+    for each partition: before it, the partition has all its commits up to R, and no later one.
 
     Args:
         options: the options of the read.
         log_: the log, which lists the partitions.
-        there: returns the existing partitions; None to use `log_.partitions`. A stream passes its own function, because
-            with some options it continues although partitions were deleted.
+        there: a function that returns the existing partitions; None to use `log_.partitions`. A stream passes its own
+            function, because with some options it continues although partitions were deleted.
     """
 
     def __init__(
@@ -65,15 +67,16 @@ class Cuts:
 
     @property
     def may_lag(self) -> bool:
-        """Whether the last cut may be before a cut that was read earlier. In an object store it may, because the store
-        gets the records of the broker only later.
+        """Whether the last cut (a position between two commits, in all partitions) may be before one that was read
+        earlier. In an object store it may, because the store gets the records of the broker only later.
         """
         return self._ordered.may_lag
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
     def last_cut(self, known: StreamOffsets | None = None) -> StreamOffsets:
-        """Return the offsets of the last cut. It contains every commit that was acknowledged before this call.
+        """Return the offsets of the last cut: the position in all partitions after the last commit. All commits that
+        were acknowledged before this call are before it.
 
         Args:
             known: a cut that was returned a short time ago. If the topics of the read have no later commit, this cut is
@@ -106,19 +109,20 @@ class Cuts:
         return cut
 
     def cut_at(self, commit_sequence: int) -> StreamOffsets:
-        """Return the offsets of all partitions at the cut with this commit sequence. The markers of all its commits
-        must be durable.
+        """Return the cut at a commit sequence (the number of a commit): for each partition, the offset that divides the
+        commits up to this one from the later ones. The log refuses this until the markers of all these commits are
+        durable.
         """
         if not self._partitions:
             self._partitions = self._there()
         return self._offsets_of_cut(self._request_cut(commit_sequence))
 
     def wait_for_cut(self, commit_sequence: int) -> StreamOffsets | None:
-        """Return the cut with this commit sequence. A broker that was just restarted may not know yet that the markers
-        of these commits are durable; this method waits until it does, for a limited time. Return None if the broker
-        still does not know the commit.
+        """Return the cut at this commit sequence: the position in all partitions after the commit with this number. A
+        broker that was just restarted may not know yet that the markers of these commits are durable; this method waits
+        until it does, for a limited time. Return None if the broker still does not know the commit.
 
-        The broker knows it when it has opened all partitions that contain markers of these commits.
+        The broker knows the markers when it has opened all partitions that contain them.
         """
         try:
             return self.cut_at(commit_sequence)
@@ -140,7 +144,8 @@ class Cuts:
             raise
 
     def _offsets_of_cut(self, cut: Cut) -> StreamOffsets:
-        """Return the offsets of a cut in all topics that existed when the broker made the cut.
+        """Return the offsets of a cut (a position between two commits) in the partitions of all topics that existed
+        when the broker made the cut.
 
         The topics are listed again after the request for the cut, because transactions of the cut may have written to a
         topic that was created after the first listing.
@@ -163,7 +168,8 @@ class Cuts:
     # -- bounds of options -------------------------------------------------------------------------------------
 
     def resolve_bound(self, bound: Bound, option: str, latest: StreamOffsets) -> StreamOffsets:
-        """Return the cut at which a read begins or ends, according to an option.
+        """Return the cut (a position between two commits, in all partitions) at which a read begins or ends, according
+        to an option.
 
         Args:
             bound: the beginning or the end of the read.
@@ -202,7 +208,9 @@ class Cuts:
         return self._ordered.commits(place, offset, 1)
 
     def _earliest(self, latest: StreamOffsets) -> StreamOffsets:
-        """Return the first cut after which no record has been removed."""
+        """Return the earliest cut at which a read may begin: the first position between two commits after which no
+        record has been removed.
+        """
         commit_sequence, places = self._removed_sequence(latest)
         if not places:
             # Records outside transactions may have been removed from the beginning.
@@ -223,8 +231,8 @@ class Cuts:
         return last if removed == NOT_KNOWN else min(removed, last)
 
     def _removed_sequence(self, latest: StreamOffsets) -> tuple[int, list[TopicPartition]]:
-        """Return a pair: the least commit sequence after which no record has been removed (-1 if none has been removed
-        at all), and the partitions that have lost records of commits up to it.
+        """Return a pair: the number of the last commit that may have lost records by retention (its commit sequence; -1
+        if none has), and the partitions that have lost records of commits up to it.
         """
         last = latest.stream_cut.commit_sequence
         removed = {
@@ -235,10 +243,11 @@ class Cuts:
         return max(removed.values(), default=-1), [place for place in removed if removed[place] >= 0]
 
     def check_whole(self, after: StreamOffsets, known: Collection[TopicPartition] = ()) -> None:
-        """Check that no transaction after a cut has lost records.
+        """Check that all transactions after a cut (a position between two commits) are whole: that none has lost
+        records.
 
         Args:
-            after: the cut, and the partitions that are read from it on.
+            after: the cut, with its offset in each partition that is read from there on.
             known: the partitions that the stream has read up to the cut. In these, only transactions whose beginning
                 was removed (torn transactions) are reported, because earlier records are not read again.
 
@@ -265,7 +274,7 @@ class Cuts:
         self, offsets: Mapping[TopicPartition, int], option: str, latest: StreamOffsets
     ) -> StreamOffsets:
         """Check that offsets are a cut: each commit is before them in all partitions, or in none. Return the offsets
-        together with the commit sequence of the cut.
+        together with the number of the last commit before them (the commit sequence of the cut).
 
         Args:
             offsets: the offset of each partition.
@@ -294,7 +303,9 @@ class Cuts:
         return StreamOffsets(dict(offsets), at.topic_ids, at.cut)
 
     def _at_time(self, timestamp_ms: int, option: str, latest: StreamOffsets) -> StreamOffsets:
-        """Return the cut before the first transaction that was committed at this time or later."""
+        """Return the cut before the first transaction that was committed at this time or later: the position directly
+        before its commit, in all partitions.
+        """
         times = self._log.at_times(dict.fromkeys(latest.next_offsets, timestamp_ms))
         firsts = {place: offset for place, offset in times.items() if offset is not None}
         if not firsts:
@@ -317,7 +328,8 @@ class Cuts:
     # -- transactions ------------------------------------------------------------------------------------------
 
     def begins(self, place: TopicPartition, point: StreamCut) -> int:
-        """Return the start offset of a partition that the stream reads from this cut on and has not read before.
+        """Return the offset at which a stream begins to read a partition that it has not read before. In the other
+        partitions it has read up to the cut `point`, a position between two commits.
 
         The offset is that of the first record if the partition was created after the cut. Otherwise it is the
         partition's offset at the cut.
@@ -339,7 +351,8 @@ class Cuts:
 
     def commits(self, ranges: list[Range]) -> dict[TopicPartition, Iterator[Commit]]:
         """Return an iterator for each range, by partition. It yields the transactions in the range, and the runs of
-        records outside transactions, in order. They are requested from the log only when the iterator reaches them.
+        adjacent records outside transactions, in the order of their offsets. They are requested from the log only when
+        the iterator reaches them.
         """
         count_max = max(10, min(COUNT_MAX, LISTED_MAX // max(len(ranges), 1)))
         found = {}
@@ -356,8 +369,8 @@ class Cuts:
 
 
 class _Listing:
-    """The transactions of a partition that were listed from the broker or the store. Those that a micro-batch does not
-    use stay in memory for the next one.
+    """The list of a partition's transactions, as far as the broker or the store has reported them. Those that a
+    micro-batch does not read stay in memory for the next one.
     """
 
     def __init__(self, ordered: CommitOrderedLog, place: TopicPartition, start: int) -> None:
@@ -368,8 +381,8 @@ class _Listing:
         self._listed: deque[Commit] = deque()
 
     def commits_within(self, wanted: Range, count_max: int) -> Iterator[Commit]:
-        """Yield the transactions, and the runs of records outside transactions, with offsets in the range. Drop earlier
-        ones from memory.
+        """Yield the transactions with offsets in the range, and the runs of adjacent records outside transactions.
+        Earlier ones are dropped from memory. `count_max` limits how many one request lists.
         """
         while self._listed and self._listed[0].end_offset <= wanted.start:
             self._listed.popleft()
@@ -386,8 +399,8 @@ class _Listing:
                 at += 1
 
     def _list_more(self, count_max: int) -> bool:
-        """Request up to `count_max` further transactions, and runs of records outside transactions. Return True if
-        there were any, so that the list now ends at a greater position.
+        """Request up to `count_max` further transactions, or runs of adjacent records outside transactions. Return True
+        if there were any, so that the list now reaches a greater offset.
         """
         before = self._reached
         found = self._ordered.commits(self._place, before, count_max, with_outside=True)
@@ -402,8 +415,8 @@ class _Listing:
 
 
 def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str, str]]:
-    """Return a pair: the ranges of offsets that a batch reads, and the id of each of its topics, by name. With the
-    option cut, these ranges divide no transaction.
+    """Return a pair: the ranges of offsets that a batch reads, and the id of each of its topics, by name. If the option
+    cut is set, the ranges begin and end between two commits, so that no transaction is divided.
 
     Raises:
         UsageError: the offsets of an option do not match the partitions, or divide a transaction although the option

@@ -153,8 +153,8 @@ class DirectoryLog:
         return self._files.get(place, directory)
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition, from the files. Records at the first offsets may be only in the
-        object store; a read of them raises an error, because only a broker reads there.
+        """Return the log start offset of each partition, from the files. The records there may be only in the object
+        store of tiered storage; a read of them raises an error, because it needs a broker.
         """
         starts = read_offset_checkpoint(_DISK, self._data / LOG_START_CHECKPOINT)
         found = {}
@@ -165,12 +165,12 @@ class DirectoryLog:
         return found
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the visible end of each partition, from the files, for the isolation level of the options."""
+        """Return the end of each partition for a reader with the isolation level of the options, from the files."""
         stable = self._options.isolation == "read_committed"
         return {place: self._ends_of(place)[1 if stable else 0] for place in places}
 
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end of each partition, from the files."""
+        """Return the log end offset of each partition, as its files show it."""
         return {place: self._ends_of(place)[0] for place in places}
 
     def _ends_of(self, place: TopicPartition) -> tuple[int, int]:
@@ -198,8 +198,8 @@ class DirectoryLog:
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return, for each range, the offsets that restores of the broker left without records. They are recorded in
-        the partition's files.
+        """Return, for each range, its absences: the offsets that a restore of the broker from an object store has left
+        without records. The partition's files name them.
         """
         found: dict[Range, Sequence[Absence]] = {}
         for wanted in ranges:
@@ -208,8 +208,8 @@ class DirectoryLog:
         return found
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range, in order. A span is a range that `spark.planning` can divide between tasks,
-        with the parts of the segment files that contain its records.
+        """Return a span for each range, in the given order. A span is a range that `spark.planning` can divide between
+        tasks, with the parts of the segment files that contain its records.
         """
         for place, start, end in ranges:
             files = self._partition_files(place)
@@ -242,7 +242,7 @@ class DirectoryLog:
         """Do nothing, because there is no connection to close."""
 
     def end_read(self) -> None:
-        """Do nothing: nothing is kept in the directory for a read that would have to be released."""
+        """Do nothing: the directory has nothing that a read must release at its end."""
 
 
 def _gaps_for(wanted: Range, restored: Restored) -> list[Absence]:
@@ -250,8 +250,8 @@ def _gaps_for(wanted: Range, restored: Restored) -> list[Absence]:
 
 
 def _check_is_local(files: PartitionFiles, start: int) -> None:
-    """Raise UnavailableError if records from `start` on are only in the object store, because this reader reads only
-    local files.
+    """Check that the local files have the records from `start` on. Raise UnavailableError if some of them are only in
+    the object store of tiered storage, because this reader reads only local files.
     """
     local_start = max(files.first_offset, files.log_start_offset())
     if start < local_start and LocalState(_DISK, files.directory).read_manifest() is not None:
@@ -274,7 +274,7 @@ def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
 
 
 def _check_is_closed(data: Path) -> None:
-    """Check that no broker is running on a data directory. Its files may contain records that are not durable yet.
+    """Check that no broker has a data directory open. While one has, some records may not be durable yet.
 
     Raises:
         UsageError: a broker has the directory open.
@@ -324,8 +324,8 @@ class SharedLog(BrokerLog):
         self._commit_ordered: set[TopicPartition] = set()
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the spans of the ranges, in order. A span is a range that `spark.planning` can divide between tasks,
-        with what a task needs to read it from files or from the broker.
+        """Return a span for each range, in the given order. A span is a range that `spark.planning` can divide between
+        tasks, with what a task needs to read it from files or from the broker.
 
         The directory of a partition is listed after the broker has reported the end of the range, so that the files
         contain the range.
@@ -373,8 +373,8 @@ class SharedLog(BrokerLog):
         return found
 
     def _visible_files(self, place: TopicPartition, topic_id: str) -> PartitionFiles | None:
-        """Return the segment files of a partition. Return None if this process cannot read the partition's directory,
-        or if the directory belongs to another topic of the same name.
+        """Return the segment files of a partition if they are visible to this process. Return None if this process
+        cannot read the partition's directory, or if the directory belongs to another topic of the same name.
         """
         leader = self._leader(place)
         known = self._directories.get(place)

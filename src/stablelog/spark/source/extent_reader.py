@@ -1,5 +1,5 @@
 """Task of a read from segment files: open the files of a piece (a range of offsets of one partition), check their batch
-headers (the proof), and decode their bytes.
+headers against a checksum (the proof), and decode their bytes.
 
 If a file is missing on this machine, the task fetches the rest of the piece from the broker.
 """
@@ -30,7 +30,8 @@ OPEN_MAX: Final = 256
 
 def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
     """Read the segment files of a piece, and yield its rows as Arrow batches. If a file is not available, the rest of
-    the piece is fetched from the broker. The last rows stay in the builder of the decoder.
+    the piece is fetched from the broker. The last rows, which do not fill a batch, stay in the column builder of the
+    decoder; the caller takes them from there.
 
     Args:
         options: the options of the read.
@@ -40,8 +41,8 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
 
     Raises:
         UnavailableError: a file was removed meanwhile, and no broker can be asked for its records.
-        DamageError: a file is damaged. The message names the file and the offset. If the summary reveals the damage, no
-            record of the file was returned before.
+        DamageError: a file is damaged. The message names the file and the offset. If the segment's summary (a file with
+            its checksums) reveals the damage, no record of the file was returned before.
     """
     opened: list[int] = []
     try:

@@ -1,4 +1,6 @@
-"""The order of topics in data directories, from the broker's list of topics (`cluster.json`)."""
+"""Tells which topics in a data directory are commit-ordered: their readers get transactions in the order of their
+commits. The source is the broker's list of topics (`cluster.json`).
+"""
 
 import contextlib
 import os
@@ -14,7 +16,9 @@ _Version = tuple[int, int, int]  # inode, time of the last change in ns, size
 
 
 class ListedTopics:
-    """Cache of the lists of topics of data directories. A list that has changed is read again."""
+    """Cache of the lists of topics that brokers keep in their data directories. A list that has changed is read
+    again.
+    """
 
     def __init__(self) -> None:
         self._disk = LocalDisk(read_only=True)
@@ -24,8 +28,9 @@ class ListedTopics:
         """Return whether a partition is commit-ordered. Read-committed readers of such a partition get its records in
         another order than its files have.
 
-        The list of topics records this. A directory of Apache Kafka and a copy of single partitions have no list;
-        there, a partition is commit-ordered if it has the files of a commit index.
+        The list of topics in the data directory records this. A data directory of Apache Kafka has no such list, nor
+        has a copy of single partitions: there, a partition counts as commit-ordered if it has the files of a commit
+        index, which lists the transactions in the order of their commits.
 
         Args:
             directory: the directory of the partition.

@@ -1,4 +1,5 @@
-"""The offsets that restores of a broker left without records, found by requests to the broker.
+"""The lost offsets of a partition: those that were left without records when the broker was restored from an object
+store. They are found by requests to the broker.
 
 The broker answers a fetch at such an offset with OFFSET_OUT_OF_RANGE, although the log goes on after it. Each restore
 has a leader epoch of its own, which is greater than the one before by LEADER_EPOCH_STEP or more, and the lost offsets
@@ -18,10 +19,11 @@ EPOCH_END: Final = 1 << 31  # Greater than each leader epoch.
 
 
 class LostOffsets(NamedTuple):
-    """The lost offsets of a restore.
+    """The offsets that were left without records when the broker was restored from an object store.
 
     Attributes:
-        start: the restored end, from which on records are gone. A fetch at this offset gets the records after `end`.
+        start: the end of the log that was restored; the records from here on are gone. A fetch at exactly this offset
+            gets the records from `end` on.
         end: the offset of the first new record.
     """
 
@@ -30,8 +32,8 @@ class LostOffsets(NamedTuple):
 
 
 def is_lost(cluster: BlockingCluster, place: TopicPartition, offset: int) -> bool:
-    """Return whether the broker answers a fetch at an offset with OFFSET_OUT_OF_RANGE. The offset must be between the
-    log start offset and the log end offset.
+    """Return whether the record at an offset was lost in a restore of the broker: whether the broker answers a fetch
+    there with OFFSET_OUT_OF_RANGE. The offset must be between the log start offset and the log end offset.
     """
     try:
         cluster.fetch(*place, offset, 1, "read_uncommitted", wait_ms=0)

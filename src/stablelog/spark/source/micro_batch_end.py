@@ -36,8 +36,8 @@ class TriggerLimits:
 
 
 class MicroBatchEnd(NamedTuple):
-    """The end of a micro-batch, which reads every commit up to `commit_sequence` and no later one. `ends` has the end
-    offset of each partition.
+    """The end of a micro-batch, which reads every commit up to the one with the number `commit_sequence`, and no later
+    one. `ends` has the end offset of each partition.
     """
 
     commit_sequence: int
@@ -50,7 +50,7 @@ class _Step:
     them.
 
     Attributes:
-        commit_sequence: the transaction's commit sequence; LAST for the runs after the last transaction.
+        commit_sequence: the number of the transaction's commit; LAST for the runs after the last transaction.
         place: the partition.
         runs: (start, end) of each run.
         count: the number of records of the runs and of the transaction together.
@@ -70,14 +70,16 @@ def micro_batch_end(
     commit_sequence: int,
     limits: TriggerLimits,
 ) -> MicroBatchEnd:
-    """Choose the end of the next micro-batch: as many transactions as the limits allow, in commit order. At least one
-    transaction, or one record outside transactions, is read if there is any.
+    """Choose the end of the next micro-batch: as many transactions as the limits allow, in the order of their commits.
+    At least one transaction, or one record outside transactions, is read if there is any.
 
     Args:
-        ranges: by partition, the offsets from the stream's position to the last cut.
-        commits: by partition, the transactions from the range's start on, in order. A run of records outside
-            transactions has commit sequence -1. The iterables request them from the broker on demand.
-        commit_sequence: the commit sequence of the cut at the ends of the ranges.
+        ranges: for each partition, the offsets from the stream's position to the last cut, a position between two
+            commits.
+        commits: by partition, the transactions from the range's start on, in the order of their offsets. Adjacent
+            records outside transactions are listed as one, with commit sequence -1. The iterables request them from the
+            broker on demand.
+        commit_sequence: the number of the last commit before the ends of the ranges.
         limits: the limits of the micro-batch.
     """
     ranges = list(ranges)
@@ -127,7 +129,8 @@ def _sequence_of(step: _Step) -> int:
 
 def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
     """Yield the steps of a partition (a transaction with the runs before it), in the order in which they have to be
-    read. Batches with which a restore fills lost offsets appear as a run of records, but are not counted.
+    read. Empty batches, with which a restore of the broker fills offsets whose records are lost, are listed as a run of
+    records, but are not counted.
     """
     runs: list[tuple[int, int]] = []
     count = 0

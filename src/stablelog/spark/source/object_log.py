@@ -49,7 +49,8 @@ class ObjectLog(EstimatedLog):
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """Return the partitions in the store that the options of the read select, each with the id of its topic. Their
-        manifests are read for this, unless they were read in the last REFRESH_S seconds.
+        manifests (lists of a partition's segments) are read for this, unless they were read in the last REFRESH_S
+        seconds.
 
         Args:
             there_only: whether topics and partitions that the options name but that do not exist are left out.
@@ -106,7 +107,7 @@ class ObjectLog(EstimatedLog):
         }
 
     def stored_partitions(self) -> list[TieredPartition]:
-        """Return the partitions that `partitions` has listed."""
+        """Return the partitions in the store that `partitions` has listed, as objects that can be read."""
         return [self._found[place] for place in self._chosen_ids()]
 
     def _stored_partition(self, place: TopicPartition) -> TieredPartition:
@@ -127,7 +128,7 @@ class ObjectLog(EstimatedLog):
         return {place: self._found[place] for place in places}
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offset of each partition."""
+        """Return the first offset of each partition that can be read, according to the store."""
         return {place: stored.start_offset for place, stored in self._stored_partitions(places).items()}
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -151,12 +152,12 @@ class ObjectLog(EstimatedLog):
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
         """Return the cut of some commit-ordered topics in the partitions that the read selects: for each partition, the
-        offset that divides the commits up to a commit sequence from the later ones.
+        offset that divides the commits up to a commit sequence (the number of a commit) from the later ones.
         """
         return self._cuts.cut(self._partitions_of_topics(topics), commit_sequence)
 
     def group(self, topic: str) -> str:
-        """Return the transaction group of a topic."""
+        """Return the name of the transaction group of a topic: the topics whose commits have one order."""
         return self._cuts.group(self._partitions_of_topics([topic]).values())
 
     def _partitions_of_topics(self, topics: Collection[str]) -> dict[TopicPartition, TieredPartition]:
@@ -186,8 +187,8 @@ class ObjectLog(EstimatedLog):
         return self._estimated_size(wanted) / max(wanted.end - wanted.start, 1)
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return a span for each range, in order. A span is a range that `spark.planning` can divide between tasks,
-        with the parts of the objects that contain its records.
+        """Return a span for each range, in the given order. A span is a range that `spark.planning` can divide between
+        tasks, with the parts of the objects that contain its records.
         """
         found = self._stored_partitions({wanted.place for wanted in ranges})
         firsts: dict[TopicPartition, int] = {}
@@ -200,8 +201,8 @@ class ObjectLog(EstimatedLog):
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return, for each range, the offsets that cannot be read: those that restores left without records, and those
-        of segments that the store lacks (holes).
+        """Return, for each range, its absences, the offsets that cannot be read: those that were left without records
+        when the broker was restored, and those of segments that the store lacks (holes).
 
         Raises:
             UsageError: only brokers can read some of the offsets.
@@ -216,7 +217,8 @@ class ObjectLog(EstimatedLog):
 
     def count(self, wanted: Range) -> int:
         """Return the number of records of a range that the reader gets. Where no transaction was aborted, the manifest
-        has this number; elsewhere, the headers of batches are read. All offsets of the range must be readable.
+        (the list of the partition's segments) has this number; elsewhere, the headers of batches are read. All offsets
+        of the range must be readable.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -238,14 +240,16 @@ class ObjectLog(EstimatedLog):
         return self._stored_partition(wanted.place).span(wanted.start, wanted.end).size
 
     def forget_listing(self) -> None:
-        """Drop the manifests and listings that were read, so that the next call reads them again."""
+        """Drop what was listed in the store (the partitions and their segments), so that the next call lists it
+        again.
+        """
         self._found, self._read_s = {}, float("-inf")
 
     def close(self) -> None:
-        """Do nothing. The pins, which protect the objects of the read from deletion, stay for the tasks until
-        `end_read`.
+        """Do nothing: there is no connection to close. The pins, objects that keep the segments of the read from being
+        deleted, stay for the tasks until `end_read`.
         """
 
     def end_read(self) -> None:
-        """Delete the pins of the read."""
+        """Delete the pins of the read: the objects that keep its segments from being deleted."""
         self._stored.remove_pins()

@@ -1,5 +1,5 @@
-"""Task of a read from an object store: download the parts of a piece (a range of offsets of one partition), prove the
-headers of their batches, and decode them while the next bytes are loaded.
+"""Task of a read from an object store: download the parts of a piece (a range of offsets of one partition), check the
+headers of their batches against a checksum (the proof), and decode the batches while the next bytes are loaded.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,11 +35,12 @@ READ_SIZE: Final = 4 << 20
 
 
 def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """Read the objects of a piece, and yield its rows as Arrow batches. The last rows stay in the builder of the
-    decoder.
+    """Read the objects of a piece, and yield its rows as Arrow batches. The last rows, which do not fill a batch, stay
+    in the column builder of the decoder; the caller takes them from there.
 
     If an object is missing, the broker has deleted it after the planning. Then the rest of the piece comes from the
-    broker, if the read has one. Otherwise the last manifest tells which records are gone.
+    broker, if the read has one. Otherwise the last manifest (the list of the partition's segments) tells which records
+    are gone.
 
     Args:
         options: the options of the read.
@@ -120,7 +121,8 @@ def _in_commit_order(store: ObjectStore, stored: StoredPiece, piece: Piece, deco
 
 
 def listing(options: ReadOptions, piece: Piece) -> Callable[[int], Commits]:
-    """Return a function that lists the next transactions of a piece in commit order that end after an offset.
+    """Return a function that lists transactions of a piece (the range of a task): it gets an offset, and returns the
+    next transactions that end after it, in the order of their commits.
 
     The function raises UnavailableError if the store does not answer or a commit index was deleted, and DamageError if
     a commit index is damaged.
@@ -146,7 +148,8 @@ def listing(options: ReadOptions, piece: Piece) -> Callable[[int], Commits]:
 def _after_deletion(
     options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
-    """Return the pieces that can still be read after an object was missing, and report the records that are gone.
+    """Return the parts of the rest of a task's range that can still be read after an object was found to be deleted,
+    and report the records that are gone.
 
     Raises:
         DataLossError: records are gone, and failOnDataLoss is true.
@@ -159,8 +162,8 @@ def _after_deletion(
 def _listed_rest(
     options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
-    """Do the work of `_after_deletion` with one listing of the store. Raises SegmentDeletedError if another segment was
-    deleted since the listing, so that the store must be listed again.
+    """List the store, and return the parts of `rest` that it still has, as `_after_deletion` does. Raises
+    SegmentDeletedError if another segment was deleted since the listing, so that the store must be listed again.
     """
     assert rest.stored is not None
     partition = rest.stored.partition

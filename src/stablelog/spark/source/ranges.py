@@ -45,7 +45,7 @@ def offset_state(
     Args:
         offset: the offset.
         log_start: the log start offset.
-        visible_end: the end for a reader with the isolation level of the read.
+        visible_end: the end of the partition for a reader with the isolation level of the read.
         log_end: the log end; only needed for an offset after the visible end.
         may_lag: whether the log may still get records that already exist elsewhere. An object store may: it gets the
             records of the broker's disk later.
@@ -61,10 +61,11 @@ class Absence(NamedTuple):
     """Offsets without readable records. `end` is exclusive.
 
     Attributes:
-        start: the first of them. A reader whose position is the `start` of a gap has read all records before the gap,
-            and misses none.
+        start: the first of these offsets. A reader whose position is the `start` of a gap (see `state`) has read all
+            records before the gap, and misses none.
         end: the offset of the next record that can be read.
-        state: GAP, HOLE or REMOVED.
+        state: the cause: GAP if the broker was restored and has no records there, HOLE if the store lacks a segment,
+            REMOVED if the records were deleted.
         message: the text for a user whose read includes these offsets; empty for a gap, because the text then depends
             on the reader's offset.
     """
@@ -118,20 +119,20 @@ class Readable:
 
 
 def whole(wanted: Range) -> Readable:
-    """Return a range that can be read as a whole."""
+    """Return the `Readable` of a range of which all offsets can be read."""
     return Readable(wanted, (wanted,) if wanted.start < wanted.end else ())
 
 
 def readable_parts(
     wanted: Range, log_start: int, absences: Iterable[Absence], losses: Sequence[str] = ()
 ) -> Readable:
-    """Return a range without the offsets that cannot be read.
+    """Return the readable parts of a range: the range without the offsets that cannot be read.
 
     Args:
         wanted: the range. It begins at the log start or later.
         log_start: the log start offset. A reader that begins there misses nothing in a gap.
         absences: offsets that cannot be read, in the order of the offsets. They do not overlap.
-        losses: what the reader misses before the range.
+        losses: messages about records that the reader misses before the range.
     """
     parts, told, position = [], list(losses), wanted.start
     for one in absences:
@@ -150,7 +151,8 @@ def readable_parts(
 
 
 def gaps_for(wanted: Range, gaps: Iterable[tuple[int, int]], is_lost: Callable[[int], bool]) -> list[Absence]:
-    """Return the parts of a range that restores left without records.
+    """Return the gaps in a range: the offsets that were left without records when the broker was restored from an
+    object store.
 
     Several restores with no record between them leave one gap. A reader whose position is the border between two of
     these restores has read no lost record. For such a reader, one gap ends at its offset and another one begins there.

@@ -14,8 +14,8 @@ from stablelog.spark.source.resolve import Log, partition_name, partition_names,
 
 
 def readable_ranges(log_: Log, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> list[Readable]:
-    """Find the readable parts of each range. Return a `Readable` for each range, in the given order. Offsets before
-    the log start are left out.
+    """Find the parts of each range that can be read, without the offsets whose records are removed or lost. Return a
+    `Readable` for each range, in the given order. Offsets before the log start are left out.
 
     Raises:
         UnknownTopicOrPartitionError: a partition does not exist.
@@ -67,8 +67,8 @@ def parts_of(ranges: Iterable[Readable]) -> list[Range]:
 def batch_parts(
     options: ReadOptions, log_: Log, ranges: Sequence[Range], topic_ids: Mapping[str, str]
 ) -> list[Range]:
-    """Return the readable parts of the ranges that a batch reads, and report the records that the reader misses.
-    Raises the errors of `report_losses`.
+    """Return those parts of a batch's ranges that can be read, and report the records that the reader misses. Raises
+    the errors of `report_losses`.
     """
     found = readable_ranges(log_, ranges, topic_ids)
     report_losses(options, found)

@@ -55,7 +55,7 @@ METADATA_AGE_MAX_S = 5.0
 
 
 class TaskPartition(InputPartition):
-    """The pieces that one task reads."""
+    """The pieces that one task reads: ranges of offsets, each with what the task needs to read it."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
@@ -129,8 +129,8 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
 
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
-    """Yield the records of a task, as Arrow batches. If the read has no tasks, Spark calls this function with a
-    `partition` that is no `TaskPartition`; then nothing is yielded.
+    """Yield the records of a task, whose ranges are in `partition`, as Arrow batches. If the read has no tasks, Spark
+    calls this function once with another object as `partition`; then nothing is yielded.
     """
     from stablelog.spark.columns.builder import ColumnBuilder
     from stablelog.spark.columns.commit_columns import CommitColumns, decoded_names
@@ -182,7 +182,8 @@ def _commits_of(
     options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, columns: Columns
 ) -> tuple[Callable[[int], Commits], str]:
     """Return a pair: a function that lists the next transactions of a piece (a range of offsets) that end after a given
-    offset, and the name of the topic's transaction group. The name is empty if no column needs it.
+    offset, and the name of the topic's transaction group. (A transaction group is the topics whose commits have one
+    order.) The name is empty if no column needs it.
     """
     if cluster is None:
         assert piece.stored is not None
@@ -219,7 +220,7 @@ class StablelogReader(DataSourceReader):
 
     @one_line_each
     def read(self, partition: Any) -> Iterator[Any]:
-        """Yield the records of a task, as Arrow batches."""
+        """Yield the records of a task, whose ranges are in `partition`, as Arrow batches."""
         return read_task(self._options, self._columns, partition)
 
 
@@ -329,8 +330,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._partitions, self._partitions_at = self._existing_partitions(), time.monotonic()
 
     def _existing_partitions(self) -> dict[TopicPartition, str]:
-        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. `stream_end` then
-        reports their records as lost, because the stream's offsets still contain their partitions.
+        """Return the existing partitions. With failOnDataLoss=false, deleted topics are left out. The stream's offsets
+        still contain their partitions, so `stream_end` reports their records as lost.
         """
         found = self.source.partitions(there_only=not self.options.fail_on_data_loss)
         missing = set(self.options.topics) - {topic for topic, _ in found}
@@ -389,11 +390,11 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @one_line_each
     def read(self, partition: Any) -> Iterator[Any]:
-        """Yield the records of a task, as Arrow batches."""
+        """Yield the records of a task, whose ranges are in `partition`, as Arrow batches."""
         return read_task(self.options, self.columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark's checkpoint stores the offsets."""
+        """Do nothing when Spark has finished a micro-batch: Spark's checkpoint stores its end offsets (`end`)."""
 
     def stop(self) -> None:
         """Close connections and files."""

@@ -68,19 +68,20 @@ class Log(Protocol):
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> Mapping[Range, Sequence[Absence]]:
-        """Return for each range the offsets that cannot be read, in their order: lost offsets of restores, and holes of a
-        store. They may reach beyond the range. `earliest` was called for the partitions before.
+        """Return for each range its absences, in the order of the offsets: offsets that cannot be read, because a
+        restore of the broker has lost their records, or because a store lacks a segment. They may reach beyond the
+        range. The caller has called `earliest` for the partitions before.
         """
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """Return the spans of the ranges, in order. A span is a range with its size in bytes that can be divided
-        between tasks. All offsets of the ranges must be readable.
+        """Return a span for each range, in the given order. A span is a range with its size in bytes that can be
+        divided between tasks. All offsets of the ranges must be readable.
         """
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> Mapping[Range, PartitionFiles | None]:
-        """Return the segment files that contain each range now; None if they are not accessible."""
+        """Return, for each range, the segment files that contain it now; None if this process cannot read them."""
 
     def limit_ranges(
         self,
@@ -108,8 +109,8 @@ class Log(Protocol):
         """Close connections. The tasks of the read may still run."""
 
     def end_read(self) -> None:
-        """Release what the log keeps for the tasks of the read, such as pins. Called after the last task, if that is
-        known.
+        """Release what the log keeps for the tasks of the read, such as pins (objects that keep segments from being
+        deleted). Called after the last task, if it is known when that has ended.
         """
 
 
@@ -213,7 +214,9 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
 
 
 def _held(log_: Log, visible: int) -> str:
-    """Return in words, for a message, why a reader does not get the records after the visible end."""
+    """Return in words, for a message, what holds a reader back at the offset `visible`, the visible end: why it does
+    not get later records.
+    """
     if log_.may_lag:
         return f"the store has records up to offset {visible} only"
     return f"an open transaction holds read-committed readers at offset {visible}"
@@ -279,7 +282,8 @@ def _ends_past(
     past: Collection[TopicPartition],
 ) -> dict[TopicPartition, int]:
     """Return the log end of each partition in `past`: the partitions in which the bound of the read is after the
-    visible end. With the option cut, the offset at the last cut takes the place of the log end.
+    visible end. If the option cut is set, the offset at the last cut (the last position between two commits, in all
+    partitions) takes the place of the log end.
 
     Raises:
         UsageError: the last cut of the store is before the bound, so it is unknown whether the bound is a cut.
@@ -342,7 +346,7 @@ class Waiting:
         self._told: set[TopicPartition] = set()
 
     def warn_of_waits(self, log_: Log, positions: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Log a warning about the partitions that did not wait before.
+        """Log a warning about those partitions that wait now and did not wait at the last call.
 
         Args:
             log_: the log.
@@ -377,7 +381,8 @@ def stream_end(
         log_: the log.
         start: the position of the stream: the next offset that it reads in each partition.
         partitions: the existing partitions, with their topics' ids.
-        latest: the visible end of each partition; with the option cut, its offset at the last cut.
+        latest: the visible end of each partition; with the option cut, its offset at the last cut (the last position
+            between two commits, in all partitions).
         waiting: the partitions that waited at the last call.
 
     Raises:

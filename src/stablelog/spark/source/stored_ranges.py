@@ -8,8 +8,9 @@ from stablelog.spark.source.resolve import partition_name
 
 
 def absences_in(stored: TieredPartition, wanted: Range, topic_id: str = "") -> list[Absence]:
-    """Return the offsets of a range that cannot be read from the store, in order: those that restores left without
-    records, and those of missing segments. If the topic was deleted and created again, this is the whole range.
+    """Return the absences in a range, in the order of the offsets: the offsets that cannot be read from the store,
+    because they were left without records when the broker was restored, or because their segment is missing. If the
+    topic was deleted and created again, this is the whole range.
 
     Args:
         stored: the partition in the store.
@@ -32,7 +33,7 @@ def absences_in(stored: TieredPartition, wanted: Range, topic_id: str = "") -> l
 
 
 def holes_in(stored: TieredPartition, part: Range) -> Iterator[Absence]:
-    """Yield the offsets of a range that cannot be read because a segment is missing in the store."""
+    """Yield the holes in a range: the offsets that cannot be read because their segment is missing in the store."""
     for start, end in missing_between(stored.runs(part.start, part.end), part.start, part.end):
         message = (
             f"the offsets {start} to {end - 1} of {partition_name(part.place)} cannot be read from {stored.url}: a segment is missing, "

@@ -80,8 +80,8 @@ class TieredLog(SharedLog):
     def absences(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, Sequence[Absence]]:
-        """Return the offsets that restores left without records, and those of missing segments where only the store has
-        the range.
+        """Return, for each range, its absences: the offsets that were left without records when the broker was
+        restored, and, in the part of a range that only the store has, those of missing segments.
         """
         in_store = self._in_store(ranges, topic_ids)
         found = super().absences(ranges, topic_ids)
@@ -124,8 +124,8 @@ class TieredLog(SharedLog):
         return found
 
     def _stored_span(self, stored: TieredPartition, part: Range) -> Span | None:
-        """Return the span of a range that is read from the store; None if the store cannot serve the range, so that
-        the broker has to.
+        """Return a part of a range as a span, which is read from the store and can be divided between tasks. Return
+        None if the store cannot serve this part, so that the broker has to.
         """
         topic_id = stored.partition.topic_id.hex
         try:
@@ -141,8 +141,9 @@ class TieredLog(SharedLog):
             return None
 
     def _read_stored(self, wanted: Mapping[Range, str]) -> Iterator[TieredPartition]:
-        """Yield the partitions of these ranges as the store has them. A manifest is read again if it ends before the
-        range and is older than REFRESH_S. If the store fails, nothing is yielded, and the brokers serve the ranges.
+        """Yield the partitions of these ranges as the store has them. A cached manifest (the list of a partition's
+        segments) is read again if it ends before the range and is older than REFRESH_S. If the store fails, nothing is
+        yielded, and the brokers serve the ranges.
 
         Args:
             wanted: the ranges, each with the id of its topic.
@@ -197,10 +198,12 @@ class TieredLog(SharedLog):
         return {place: found[place].offset for place in places}
 
     def forget_listing(self) -> None:
-        """Drop the manifests and listings that were read, so that the next call reads them again."""
+        """Drop what was listed in the store (the partitions and their segments), so that the next call lists it
+        again.
+        """
         self._known.clear()
 
     def end_read(self) -> None:
-        """Delete the pins of the read."""
+        """Delete the pins of the read: the objects that keep its segments from being deleted."""
         if self._stored is not None:
             self._stored.remove_pins()
