@@ -79,7 +79,7 @@ Member = TypeVar("Member", bound=IntEnum)
 
 
 class Resources(NamedTuple):
-    """The resources (topics, groups and so on) that the options of a command select."""
+    """The resources (topics, groups and so on) whose ACLs a command lists or changes, as its options name them."""
 
     topics: Sequence[str]
     groups: Sequence[str]
@@ -97,7 +97,7 @@ class Resources(NamedTuple):
 
 
 def _parse(option: str, text: str, members: Sequence[Member]) -> Member:
-    """Return the member of an enumeration for the text of an option.
+    """Return the member of an enumeration, such as `Operation`, that the text of an option names.
 
     Raises:
         UsageError: no member has this name.
@@ -205,7 +205,7 @@ def list_acls(
 def _wanted(
     resources: Resources, operations: list[Operation], *, producer: bool, consumer: bool, idempotent: bool
 ) -> list[tuple[ResourceType, str, Operation]]:
-    """Return the type and the name of the resource and the operation of each ACL that the command adds.
+    """Return a tuple for each ACL that the command is to add: the type and the name of its resource, and its operation.
 
     Args:
         resources: the resources that the options name.

@@ -72,8 +72,9 @@ def chosen_partitions(topic: TopicDescription, partitions: Iterable[int] | None)
 
 
 def group_of_topic(admin: Admin, topic: str) -> str | None:
-    """Return the transaction group of an existing topic; empty for the default group. Return None if the user may not
-    describe the topic's settings. That is no error, because a producer needs this right for nothing else.
+    """Return the name of the transaction group (topics whose commits have one order) of an existing topic; empty for
+    the default group. Return None if the user may not describe the topic's settings. That is no error, because a
+    producer can write without this right.
 
     Raises:
         RefusedError: the broker refuses the request for another reason.

@@ -96,12 +96,12 @@ class CommandBroker:
         addresses: the addresses as "host:port".
         timeout_s: how many seconds `reach` waits for a response.
         spent_s: how many seconds of the timeout have passed already, since the start of the command.
-        settings: settings of `cli.client_settings`, by name.
+        settings: the settings of Kafka's clients that the command accepts (`cli.client_settings`), by name.
 
     Attributes:
-        addresses: as given; after `reach`, the responding address comes first.
-        timeout_s: as given.
-        settings: as given.
+        addresses: the addresses as "host:port"; after `reach`, the responding address comes first.
+        timeout_s: how many seconds the command waits for a response.
+        settings: the settings of Kafka's clients, by name.
         wait_s: how many seconds `reach` waits: what is left of the timeout, but at least 0.5 s, unless the timeout
             itself is shorter.
     """
@@ -284,8 +284,9 @@ def _probe(
 
 
 def _ask(address: str, timeout_s: float) -> None:
-    """Connect to the broker at an address, log in, and request the API versions. A command without a login requests
-    metadata, too, because a listener that requires a login closes the connection only then.
+    """Ask whether a broker at an address accepts the command: connect, log in, and request the API versions. A command
+    without a login requests metadata, too, because a listener that requires a login refuses only this second request,
+    by closing the connection.
     """
     from stablelog.client.blocking.cluster import BlockingCluster
     from stablelog.client.responses import ClosedError

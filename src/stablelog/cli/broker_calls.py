@@ -12,7 +12,8 @@ from stablelog.errors import RefusedError, UnavailableError
 
 
 class BrokerCalls(contextlib.AbstractContextManager[None]):
-    """Context of all calls to the broker. It reports errors, and that the disk of the broker is full.
+    """Context in which the command makes all its calls to the broker. It reports their errors, and that the disk of the
+    broker is full.
 
     Args:
         bootstrap: the addresses of the broker.
@@ -37,10 +38,10 @@ class BrokerCalls(contextlib.AbstractContextManager[None]):
         self.watch.mark_progress()
 
     def make_call(self, work: Callable[[], None], what: str) -> None:
-        """Call the broker for work that concerns no single record, such as the commit.
+        """Make a call to the broker that concerns no single record, such as the commit of a transaction.
 
         Args:
-            work: makes the call.
+            work: a function that makes the call.
             what: names the work in messages.
 
         Raises:

@@ -1,8 +1,8 @@
 """Settings of Kafka's Java clients that commands accept by `-X` and from a profile. Security settings are in
 `cli.login`.
 
-A command accepts the settings that have an effect on it. If an option of the command means the same as a setting, the
-option wins.
+A command accepts only settings that have an effect on it. If the user gives both a setting and an option of the command
+that means the same, the option counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,8 @@ class ClientSetting(NamedTuple):
 
     Attributes:
         kinds: the commands on which it has an effect: "produce", "consume", or "" for all other commands with a broker.
-        read: a function that returns the value of a text, or raises UsageError.
+        read: a function that gets the name and the text of the setting, and returns the value; it raises UsageError if
+            the text is not valid.
         meaning: a description of the setting for users (docs/commands.md).
     """
 
@@ -132,7 +133,7 @@ class CommandSettings(NamedTuple):
 
     Attributes:
         values: the values of settings of this module, by name.
-        profile: the security settings of the profile.
+        profile: the security settings of the profile, a named set of options in the user's configuration directory.
         words: the security settings of `-X`, each as "name=value".
     """
 
@@ -142,16 +143,17 @@ class CommandSettings(NamedTuple):
 
 
 def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) -> CommandSettings:
-    """Read the settings of a command. A setting of `-X` wins over the same setting of the profile.
+    """Read the settings of a command. A setting of the option `-X` replaces the same setting of the profile, a named
+    set of options in a file of the user.
 
     Args:
-        kind: the kind of the command.
+        kind: the kind of the command: "produce", "consume", or "" for another one.
         profile: the settings of the profile. Settings for other kinds of commands are ignored.
         words: the settings of `-X`, each as "name=value".
 
     Raises:
-        UsageError: a name is unknown, or one of librdkafka's; a setting of `-X` has no effect on the command; or a value
-            is not valid.
+        UsageError: a name is unknown, or one of librdkafka's; a setting of `-X` has no effect on the command; or a
+            value is not valid.
     """
     values: dict[str, Any] = {}
     security, security_words = {}, []
@@ -179,8 +181,8 @@ def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) 
 
 def _is_security(where: str, name: str) -> bool:
     """Return True if a setting has to be read as a security setting, and False if it is one of the settings of this
-    module. A setting with an unknown name counts as a security setting if it begins like one: the reader of security
-    settings then refuses it.
+    module. A setting with an unknown name counts as a security setting if it begins like one, for example with `ssl.`:
+    the reader of security settings then refuses it with a message that suits.
 
     Raises:
         UsageError: the name is unknown or is one of librdkafka's, or the setting has an option of its own.

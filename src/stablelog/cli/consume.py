@@ -169,8 +169,8 @@ def _stopped_by_signals(reader: RecordPrinter) -> Iterator[None]:
 
 
 def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporter:
-    """Return a reporter that writes a message to stderr if the command waits because the broker accepts no members of
-    groups while its disk is full.
+    """Return a reporter for the time in which the command joins its group: it writes a message to stderr if the command
+    has to wait because the broker's disk is full, so that it accepts no members.
     """
     return disk_watch(
         bootstrap,
@@ -183,7 +183,7 @@ def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporte
 def _places(
     admin: Admin, found: TopicDescription, partitions: list[int], spec: OffsetSpec, isolation: str
 ) -> dict[TopicPartition, int]:
-    """Find where to begin in each partition.
+    """Return the place in each partition at which to begin, as an offset.
 
     Args:
         admin: administers the cluster.

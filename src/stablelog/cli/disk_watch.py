@@ -56,13 +56,13 @@ def fail_if_full(bootstrap: str, what: str) -> None:
 
 
 class WaitReporter:
-    """Reports on stderr what a command waits for, and later that it continues. A thread finds out the reason after some
-    time without progress.
+    """Reports on stderr what a command waits for, and later that it continues. After some time without progress, a
+    thread finds out the reason of the wait.
 
     Args:
         state: returns what the command waits for, as text; None if the command does not wait. The thread calls this
             function.
-        pending: returns whether the command has work that waits.
+        pending: returns whether the command has pending work, such as records that are not acknowledged yet.
         going_on: the text of the message when the command continues.
 
     Attributes:
@@ -91,7 +91,9 @@ class WaitReporter:
             self._thread.join()
 
     def mark_progress(self) -> None:
-        """Record that the command makes progress, for example that the broker has acknowledged a record."""
+        """Note that the command makes progress, for example that the broker has acknowledged a record. The time without
+        progress, after which a wait is reported, begins again.
+        """
         self._progress_s = time.monotonic()
 
     def _watch(self) -> None:
@@ -127,7 +129,7 @@ def disk_watch(
 
     Args:
         bootstrap: the broker's address.
-        pending: returns whether the command has work that waits.
+        pending: returns whether the command has pending work, such as records that are not acknowledged yet.
         what: what the command will do when there is space, for the message.
         going_on: the text of the message when the command continues; None for "the disk has space".
     """

@@ -49,7 +49,9 @@ def list_groups(as_json: AsJson = False, *, broker: CommandBroker) -> None:
 
 
 def _word(state: str) -> str:
-    """Return Kafka's name of a state in lower case, with _ between its words."""
+    """Return Kafka's name of a group's state as one word in lower case: `preparing_rebalance` for
+    `PreparingRebalance`.
+    """
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state).lower()
 
 
@@ -239,8 +241,8 @@ def reset(
 
 
 def _shifted(found: ResolvedOffset, offset: int) -> int:
-    """Return the offset if the partition has it; otherwise the start or the end of the partition, whichever is
-    nearer.
+    """Return the shifted offset of a group if it is between the start and the end of the partition (`found` has both);
+    otherwise that one of these two which is nearer.
     """
     return max(min(offset, found.end), found.start)
 

@@ -20,7 +20,7 @@ app = command_app()
 
 
 def partitions_of(disk: Disk, path: Path) -> list[Path]:
-    """Return the partition directories at or below a path.
+    """Return the directories of partitions that a path names: that of one partition, or all in a data directory.
 
     Raises:
         UnavailableError: the path is neither a partition's directory nor a data directory.

@@ -26,7 +26,8 @@ def without_leader(known: Mapping[str, TopicDescription], topics: Iterable[str])
 
 
 def state_of(unavailable: str | None) -> str:
-    """Return the state of a partition in one word: online, offline or opening.
+    """Return the state of a partition in one word: online, offline, or opening (the broker is recovering it after a
+    start).
 
     Args:
         unavailable: the reason why the partition has no leader; None if it has one.

@@ -35,7 +35,9 @@ _LINE_END: Final = re.compile(r"\r\n|\n|\r")
 
 
 class _Login:
-    """The security settings of the one command that this process runs."""
+    """The login of the one command that this process runs: its security settings and its client id, for all
+    connections.
+    """
 
     given: "SecuritySettings | None" = None
     client_id: str | None = None
@@ -52,7 +54,7 @@ def set_login(security: "SecuritySettings | None", client_id: str | None = None)
 
 
 def cluster_arguments() -> dict[str, Any]:
-    """Return the arguments of a `Cluster` that contain the command's security settings and client id."""
+    """Return those arguments for a new `Cluster` object that pass the command's security settings and client id."""
     named = {} if _Login.client_id is None else {"client_id": _Login.client_id}
     return {"security": security(), **named}
 
@@ -71,7 +73,7 @@ def read_security(
 
     Args:
         config: the file of `--command-config`; None if there is none.
-        profile: the settings of the profile.
+        profile: the security settings of the profile, a named set of options in a file of the user.
         words: the settings of `-X`, each as "name=value".
 
     Returns:
@@ -117,7 +119,8 @@ def _in_words(words: Sequence[str]) -> dict[str, str]:
 
 
 def _refuse_other_names(where: str, names: Iterable[str]) -> None:
-    """Refuse librdkafka's names of settings that have other names in Kafka's Java clients.
+    """Refuse settings by librdkafka's names, if Kafka's Java clients name them in another way. `where` says in messages
+    where the names are from.
 
     Raises:
         UsageError: a name is one of librdkafka's.

@@ -24,7 +24,7 @@ TIME_FORMS: Final = "milliseconds since 1970, or ISO 8601 such as 2026-01-31T12:
 
 
 class OffsetSpec(NamedTuple):
-    """An offset as a user has written it, in parsed form.
+    """An offset as a user has written it (such as `earliest`, `-10` or a time), in parsed form.
 
     `value` is the offset, the distance from the end, or the time in ms, depending on `kind`. It is 0 for the beginning
     and the end of a partition.
@@ -95,7 +95,7 @@ def find_offsets(
     Args:
         admin: administers the cluster.
         spec: the offset as the user has written it.
-        targets: partitions that have a leader.
+        targets: the partitions to search. Each must have a leader.
         isolation: read_committed, for which a partition ends at the last stable offset, or read_uncommitted.
 
     Raises:

@@ -37,7 +37,9 @@ StoreOptions = Annotated[
 
 
 def command_app(help_text: str | None = None) -> typer.Typer:
-    """Make the Typer app of one command. With a help text, the command has subcommands."""
+    """Make the app of one command for the library Typer. If a help text is given, the command is a group of
+    subcommands, and this is the text of the group.
+    """
     return typer.Typer(
         help=help_text,
         no_args_is_help=help_text is not None,

@@ -40,8 +40,8 @@ class Output:
 
     @classmethod
     def install(cls) -> None:
-        """Replace `sys.stdout` by an Output. If the process has no standard output, the Output writes to the null
-        device.
+        """Replace `sys.stdout` by an object of this class, whose writes raise OutputError if they fail. If the process
+        has no standard output, the object writes to the null device.
         """
         stream = sys.stdout if sys.stdout is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open
         sys.stdout = cast("TextIO", cls(stream))
@@ -75,7 +75,9 @@ class Output:
 
     @staticmethod
     def discard() -> None:
-        """Drop the buffered text. Otherwise the interpreter would try to write it again at exit."""
+        """Discard the text that standard output has buffered, after a write has failed. Otherwise the interpreter would
+        try to write it again at exit.
+        """
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 1)
         os.close(devnull)
@@ -208,8 +210,8 @@ def print_plan(
         rows: a row for each item, such as a partition.
         is_executed: whether the command was called with `--execute`.
         as_json: whether to print JSON.
-        items: the key of the rows in the JSON document.
-        facts: further values for the JSON document.
+        items: what the rows are, such as `partitions`: the key under which the JSON document has them.
+        facts: further values of the JSON document, by key.
     """
     if as_json:
         print_json({**facts, "is_executed": is_executed, items: as_objects(columns, rows)})
@@ -225,7 +227,7 @@ def counted(count: int, what: str) -> str:
 
 
 def print_done(message: str, *, as_json: bool, **facts: object) -> None:
-    """Print what the command has done: with `as_json` the values `facts` as a JSON object, otherwise the text
+    """Print that the command is done: with `as_json` the values `facts` as a JSON object, otherwise the text
     `message`.
     """
     if as_json:

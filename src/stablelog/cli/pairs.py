@@ -4,7 +4,7 @@ from stablelog.errors import UsageError
 
 
 def split_pair(text: str) -> tuple[str, str]:
-    """Split a text `name=value` at its first `=`, and return the name and the value.
+    """Split the text `name=value` of a setting at its first `=`, and return the name and the value.
 
     Raises:
         UsageError: the text contains no `=`.

@@ -33,7 +33,8 @@ def leaderless(cluster: BlockingCluster, topic: str) -> dict[TopicPartition, str
 
 
 def read_fault(cluster: BlockingCluster, target: TopicPartition, position: int, isolation: str) -> str | None:
-    """Try to read a partition from an offset on. Return the reason why that is impossible; None if it is possible.
+    """Try to read a partition from an offset on. Return the fault because of which that is impossible, in words; None
+    if it is possible.
 
     Args:
         cluster: the brokers. Its deadline must be 0, so that each request is sent once and not retried.
@@ -74,8 +75,8 @@ class PartitionWatch(disk_watch.WaitReporter):
         isolation: read_committed or read_uncommitted.
 
     Attributes:
-        bootstrap: as given.
-        topic: as given.
+        bootstrap: the broker's address.
+        topic: the topic that is read.
         partitions: the partitions assigned to the reader.
         is_answered: whether the broker has responded to the last request about the partitions.
     """
@@ -108,17 +109,20 @@ class PartitionWatch(disk_watch.WaitReporter):
         self._positions = {**places, **self._positions}
 
     def mark_received(self, partition: int, next_offset: int) -> None:
-        """Record that the reader has received a record of a partition."""
+        """Note that the reader has received a record of a partition, so that the partition counts as readable.
+        `next_offset` is the offset after the record.
+        """
         self._positions[partition] = next_offset
         self._heard_s[partition] = time.monotonic()
         self._at_end -= {partition}
 
     def mark_at_end(self, partition: int) -> None:
-        """Record that the reader has reached the end of a partition."""
+        """Note that the reader has reached the end of a partition, so that it no longer waits for this partition."""
         self._at_end |= {partition}
 
     def reason_to_end(self, wait_s: float) -> str | None:
-        """Return why the reader can never reach the end of the remaining partitions; None if it still may.
+        """Return the reason to end the command: why the reader can probably not reach the end of the partitions that
+        are left. None if there is no such reason.
 
         The result is not None only if each of these partitions has been offline or damaged for `wait_s` seconds. If one
         of them can be read, or the broker is opening or checking it, the result is None.
@@ -130,8 +134,8 @@ class PartitionWatch(disk_watch.WaitReporter):
         return None
 
     def state(self) -> str | None:
-        """Find out from the broker which partitions cannot be read now. Return them and the reasons as text; None if
-        there are none.
+        """Find out from the broker which partitions of the reader cannot be read now. Return a text with them and the
+        reasons; None if all can be read.
         """
         if time.monotonic() - self._asked_s < disk_watch.SILENCE_S:
             return self.reported
@@ -164,8 +168,8 @@ class PartitionWatch(disk_watch.WaitReporter):
         return faults
 
     def _is_due(self, index: int) -> bool:
-        """Return whether to check if a partition can be read: its reader has not reached the end, and has received no
-        record of it for some time.
+        """Return whether a check is due that a partition can be read. It is due if the reader has not reached the end
+        of the partition, and has received no record of it for some time.
         """
         heard_s = self._heard_s.get(index, 0.0)
         return (

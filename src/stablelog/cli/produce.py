@@ -192,7 +192,9 @@ def _header(text: str) -> Header:
 
 
 def _new_id(group: str) -> str:
-    """Return a new transactional id in a transaction group. It is random, so that no other producer uses it."""
+    """Return a new transactional id that belongs to a transaction group (topics whose commits have one order). It is
+    random, so that no other producer uses it.
+    """
     own = f"stablelog-produce-{secrets.token_hex(8)}"
     return f"{group}/{own}" if group else own
 
@@ -273,8 +275,8 @@ def _records(
 
 
 def _completed(records: Iterator[InputRecord], given: InputRecord) -> Iterator[InputRecord]:
-    """Yield the records of the input. A record that lacks a field gets the field of `given`, which has the values of
-    the command's options.
+    """Yield the records of the input, each completed by the options of the command: a field that the record lacks is
+    taken from `given`, which has the values of these options.
     """
     if given == InputRecord("", None, None):
         return records
@@ -326,7 +328,7 @@ def _write(
 
 
 def _begin(target: WriteTarget, calls: BrokerCalls) -> None:
-    """Request a producer id from the broker.
+    """Begin to write: request a producer id from the broker.
 
     Raises:
         UnavailableError: the broker refuses to give one, or does not respond.
@@ -391,7 +393,9 @@ def _parts(records: Iterator[InputRecord], batch: int | None) -> Iterator[Iterat
 
 
 def _were_written(count: int, transaction_count: int) -> str:
-    """Return a text that tells how many records before a bad one were written, and in how many transactions."""
+    """Return a text for the message about a bad record: how many records before it were written, and in how many
+    transactions.
+    """
     if not count:
         return "Nothing was written"
     of_them = f", in {counted(transaction_count, 'transaction')}" if transaction_count else ""

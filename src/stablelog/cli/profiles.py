@@ -19,7 +19,7 @@ class Profile(NamedTuple):
         bootstrap: the addresses of the brokers.
         timeout_s: how long a command waits for a broker.
         command_config: a file of security settings.
-        settings: security settings; empty if there are none.
+        settings: settings of Kafka's clients, such as those of TLS and SASL; empty if there are none.
     """
 
     bootstrap: list[str] | None
@@ -42,7 +42,7 @@ def read_profile(name: str, *, needs_bootstrap: bool) -> Profile:
 
     Args:
         name: the name of the profile.
-        needs_bootstrap: whether the profile must have the address of the broker.
+        needs_bootstrap: whether the profile must have the address of the broker, because no option gives it.
 
     Raises:
         UsageError: the file, the profile or a key that is needed does not exist, or a value is not valid.

@@ -38,8 +38,8 @@ def _entity(
     default_client_id: bool,
     default_ip: bool,
 ) -> dict[str, str | None]:
-    """Return the entity that the options name: for each of its types (user, client id, IP address) the name. None as
-    the name stands for the default entity of the type.
+    """Return the entity whose quotas the command lists or changes, as the options name it: for each of its types (user,
+    client id, IP address) the name. None as the name stands for the default entity of the type.
 
     Args:
         user: the name of a user; None if the option is missing. The same holds for `client_id` and `ip`.
@@ -67,8 +67,8 @@ def _entity(
 
 
 def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
-    """Return the entity for JSON, with all three types (user, client id, IP address): None for a type that it does not
-    have.
+    """Return the entity of a quota in the form of the JSON output, which names all three types (user, client id, IP
+    address): None for a type that the entity does not have.
     """
     shown = {kind: DEFAULT if name is None else name for kind, name in entity.items()}
     return {"user": shown.get(USER), "client_id": shown.get(CLIENT_ID), "ip": shown.get(IP)}

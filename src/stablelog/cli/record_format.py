@@ -22,7 +22,7 @@ class PrintedRecord(NamedTuple):
         key: its key; None for null.
         value: its value; None for null.
         batch: the decompressed records of its batch.
-        headers_at: the position of its headers in these bytes.
+        headers_at: the position of its headers in `batch`.
     """
 
     topic: str
@@ -44,7 +44,9 @@ Render = Callable[[PrintedRecord], bytes]
 
 
 class Field(NamedTuple):
-    """A field that a format can contain, such as `%k`: its description, and the function that returns its bytes."""
+    """A field that the format of the option --format can contain, such as `%k`: its description for users, and the
+    function that returns its bytes for a record.
+    """
 
     meaning: str
     render: Render

@@ -33,8 +33,8 @@ class BadRecordError(UnavailableError):
 class InputRecord(NamedTuple):
     """A record that the command is going to write.
 
-    `place` names its line or row for messages. None in `partition`, `timestamp_ms` or `headers` means that the input
-    does not give the field.
+    `place` names the line or row of the input that contains the record, for messages. None in `partition`,
+    `timestamp_ms` or `headers` means that the input does not give the field.
     """
 
     place: str
@@ -53,7 +53,7 @@ def read_lines(
     Args:
         stream: the lines.
         separator: the bytes between key and value. A line that does not contain the separator is a value without a key;
-            with None, this holds for every line.
+            if it is None, no line has a key.
         empty_is_null: whether an empty value is null.
     """
     for number, line in enumerate(stream, 1):

@@ -36,7 +36,7 @@ _NOT_A_MEMBER: Final = (
 
 
 class ChosenPartitions:
-    """The source of records without a group: partitions that the user has chosen.
+    """The source of the records to print if there is no consumer group: the partitions that the user has chosen.
 
     Args:
         cluster: the brokers.
@@ -52,7 +52,9 @@ class ChosenPartitions:
         self._reader = reader
 
     def read_round(self, wait_s: float) -> Round:
-        """Fetch and return the next records."""
+        """Fetch the next records of all partitions once, and return them. `wait_s` is how many seconds to wait if there
+        are none.
+        """
         return self._cluster.run(self._reader.read_round(wait_s))
 
     def follow_assignment(self) -> Change:
@@ -60,7 +62,7 @@ class ChosenPartitions:
         return Change()
 
     def begin_reading(self, change: Change) -> None:
-        """Do nothing, because no partitions are added."""
+        """Do nothing: a group may add partitions here, and the partitions of the user are fixed."""
 
     def has_no_partition(self) -> bool:
         """Return False: the chosen partitions are fixed, so there is always one to read."""
@@ -75,12 +77,13 @@ class ChosenPartitions:
 
 
 class GroupPartitions(ChosenPartitions):
-    """The source of records with a group: the partitions that the group assigns to this member.
+    """The source of the records to print if the command is a member of a consumer group: the partitions that the group
+    assigns to it.
 
     Args:
         cluster: the brokers.
         reader: reads the assigned partitions; at first it has no partitions.
-        member: the member.
+        member: the command's membership in the group.
         start: the position of partitions without a committed offset: EARLIEST or LATEST.
     """
 
@@ -104,7 +107,9 @@ class GroupPartitions(ChosenPartitions):
             self._reader.seek(target, self._start if committed is None else committed.offset)
 
     def has_no_partition(self) -> bool:
-        """Return whether the group is stable and has assigned no partition to this member."""
+        """Return whether this member has no partition to read: the group is stable, so no rebalance is under way, and
+        has assigned none to it.
+        """
         from stablelog.client.core.admin.groups import describe_group
 
         if self._member.owned or self._member.epoch == 0:
@@ -125,7 +130,8 @@ class RecordPrinter:
 
     Args:
         source: gives the records.
-        watch: reports on stderr which partitions cannot be read. The reader reports its progress to the watch.
+        watch: reports on stderr which partitions cannot be read. The printer tells it about each record and each end
+            that it reaches.
         render: returns the bytes to print for a record.
         follow: whether to wait for new records at the end.
 
@@ -214,8 +220,8 @@ class RecordPrinter:
             self._watch.set_partitions(positions, {index: max(at, -1) for index, at in positions.items()})
 
     def release_partitions(self, partitions: Iterable[TopicPartition], *, is_lost: bool = False) -> None:
-        """Stop reading partitions that the group assigns to another member, and commit their offsets first. If they are
-        lost (`is_lost`), nothing is committed, because the other member has them already.
+        """Stop reading partitions that the group assigns to another member, and commit their offsets before. If
+        `is_lost`, the member has lost them: nothing is committed, because another member may read them already.
         """
         left = set(partitions)
         self._ended -= left

@@ -46,12 +46,12 @@ class WriteTarget(NamedTuple):
         bootstrap: the addresses of the broker.
         topic: the topic's name.
         partition_count: how many partitions it has.
-        keyless: the partitions to which records without a key are written.
+        keyless: the partitions to which records without a key are written: those that have a leader.
         batch_size_max: the greatest batch that the topic accepts, in bytes; None if that is unknown.
         codec: the compression of the batches.
         transactional_id: None outside transactions.
-        batch_size: the maximum bytes of a batch of several records.
-        linger_s: how long a record waits for others before it is sent, if the input has no more of them.
+        batch_size: the maximum bytes of a batch with more than one record.
+        linger_s: how many seconds a record waits for further records of the input before it is sent.
         delivery_timeout_s: how long records are sent again while the broker accepts none.
     """
 
@@ -77,8 +77,9 @@ class RecordWriter:
 
     Args:
         target: the topic and the producer.
-        calling: the context in which the writer waits for the broker. It is entered anew for each wait.
-        advance: called with the number of records that were read since the last call.
+        calling: the context manager in which the writer waits for the broker, which reports errors. It is entered anew
+            for each wait.
+        advance: called with the number of records that were read since the last call, for a display of the progress.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class RecordWriter:
             raise UnavailableError(f"{what}: {self._reason(failure)}") from failure
 
     def _reason(self, failure: RefusedError | UnavailableError) -> str:
-        """Return the reason why records were not written, as text for a message."""
+        """Return the reason of a failure to write records, as text for a message."""
         topic, transactional_id = self._target.topic, self._target.transactional_id
         if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
             return str(failure)

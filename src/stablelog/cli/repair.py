@@ -139,8 +139,8 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
 
 
 def _check_list(disk: Disk, data: Path) -> None:
-    """Raise an error if the list of topics of the data directory cannot be read. Without the list, a truncation could
-    damage a log further.
+    """Check that the list of topics of the data directory can be read. Without the list it is unknown in which logs
+    compaction leaves gaps, so a truncation could damage a log further.
     """
     path, why = data / CATALOG_FILE, None
     try:
@@ -171,9 +171,9 @@ def _cut_all(
     *,
     yes: bool,
 ) -> bool:
-    """Truncate (cut) the damaged logs, and correct the commit logs.
+    """Cut (truncate) the damaged logs, and correct the commit logs, those of the transaction coordinators.
 
-    A commit log that was cut may have lost the last commit sequences and producer ids that the broker had assigned.
+    A commit log that was cut may have lost the last numbers of commits and producer ids that the broker had assigned.
     Then its coordinator would assign them a second time. So a record is added to the commit log, with the numbers at
     which the coordinator continues.
 
@@ -214,8 +214,8 @@ def _cut_all(
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
-    """Truncate (cut) one damaged log if the user agrees; with `yes`, without a question. Return True if it was cut, and
-    False if the user did not agree.
+    """Repair one damaged log if the user agrees: cut it (truncate it) at the damage. With `yes`, do so without a
+    question. Return True if the log was cut, and False if the user did not agree.
     """
     sys.stdout.write(describe(disk, partition, damage))
     if not _agreed("Cut?", yes=yes):
@@ -252,15 +252,17 @@ def _go_on(
     is_cut: bool,
     yes: bool,
 ) -> bool:
-    """If a commit log has lost commit sequences or producer ids that were assigned already, add a record to it. By this
-    record its coordinator continues after these numbers, so that none is assigned twice.
+    """Add a record to a commit log (the log of a transaction coordinator) if it has lost numbers of commits or producer
+    ids that were assigned already. By this record, its coordinator goes on after these numbers, so that none is
+    assigned twice.
 
     Args:
         disk: the file system with the directories.
         data: the data directory.
         directory: the partition directory of the commit log.
         given: the numbers that the broker had assigned, read from all files before any log was cut.
-        said: by transaction group, the numbers that the group's commit log contains now.
+        said: by transaction group (each has a commit log), the last assigned numbers according to the group's commit
+            log now.
         is_cut: whether the commit log was truncated.
         yes: whether to write without a question.
 
@@ -289,8 +291,8 @@ def _describe_numbers(
     said: dict[str, AssignedNumbers],
     state: TransactionGroupState,
 ) -> str:
-    """Return the text of the question to the user: the reason for adding a record to a commit log, and the record's
-    content.
+    """Return the text before the question whether to add a record to a commit log, the log of a transaction
+    coordinator: the reason, and the numbers of the record, at which the coordinator continues.
     """
     last, known = given.sequence_end(group) - 1, said[group].sequence_end(group) - 1
     reserved_end = max(one.producer_ids_end for one in said.values())
@@ -314,8 +316,8 @@ def _describe_numbers(
 
 
 def describe_passed(partition: Path, damage: Damage) -> str:
-    """Return a text for the user about damage that a start of the broker accepts: what the broker does with the damage,
-    and what a truncation of the log there would lose.
+    """Return a text for the user about damage that a start of the broker passes over: what the broker does with the
+    damage, and what a truncation of the log there would lose.
     """
     return (
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"

@@ -24,7 +24,8 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a file of settings in Kafka's form: name=value on each line, and comments after #.
+    """Read a file of settings in Kafka's form: name=value on each line, and comments after #. Return the values by
+    name.
 
     Raises:
         UsageError: the file is missing, or a line is not a setting.
@@ -77,8 +78,8 @@ def run_serve(
 
 @contextlib.contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Context in which SIGINT ends the process at once, as SIGTERM does. It is used until the broker's event loop
-    handles both signals. The context has no value.
+    """Context in which SIGINT ends the process at once, as SIGTERM does. The command is in this context until the
+    broker's event loop handles both signals. The context has no value.
 
     Otherwise Python would raise KeyboardInterrupt in the middle of an import, and print a traceback. Until the event
     loop runs, there is nothing to clean up.
@@ -174,10 +175,10 @@ def run_process(arguments: Sequence[str]) -> None:
     """Run the process that `stablelog.serve()` starts, until a signal stops it or its parent has ended.
 
     Args:
-        arguments: the process id of the parent, data directory, host and port, in this order. The data directory is
-            empty for one in a temporary directory, which is made here, and removed with the end of the parent. The
-            first line of the standard input is a JSON object with the settings. The second line is the path of the
-            temporary directory, as JSON text, if there is one.
+        arguments: the process id of the parent, data directory, host and port, in this order. An empty text as the data
+            directory stands for a temporary one, which is made here, and removed when the parent ends. The first line
+            of the standard input is a JSON object with the settings. The second line is the path of the temporary
+            directory, as JSON text, if there is one.
     """
     from logging.handlers import RotatingFileHandler
 

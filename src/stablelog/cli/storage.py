@@ -256,7 +256,7 @@ def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
 
 
 def _tell(store: ObjectStore, faults: Sequence[ObjectFault]) -> None:
-    """Print a line for each fault."""
+    """Print a line for each fault of an object in the store: its key, and what is wrong with it."""
     for one in faults:
         sys.stderr.write(f"{store.url}/{one.key}: {one.fault}\n")
 
@@ -279,7 +279,7 @@ def open_command_store(url: str, options: Sequence[str] | None, *, allow_http: b
 
 
 def pair(option: str) -> tuple[str, str]:
-    """Split an option of a store, NAME=VALUE, and return the name and the value."""
+    """Split the text NAME=VALUE of an option of the object store, and return the pair: the name and the value."""
     name, equals, value = option.partition("=")
     if not name or not equals:
         fail(f"--option {option!r} is not NAME=VALUE")

@@ -24,7 +24,9 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class OpenInPartition(NamedTuple):
-    """An open transaction in one partition. `open_ms` is the time since the producer's last record there."""
+    """An open transaction in one partition. `open_ms` is how many milliseconds have passed since the producer's last
+    record in the partition.
+    """
 
     topic: str
     partition: int
@@ -66,8 +68,8 @@ def list_transactions(
 
 
 def _part_of(transactional_id: str) -> str | None:
-    """Return a text that names the joint commit to which a transactional id belongs; None if the id belongs to no joint
-    commit.
+    """Return a text that names the joint commit of which a transaction is a part: a commit of the transactions of
+    several producers together, such as those of a Spark job. None if the transactional id belongs to none.
     """
     child = child_of(transactional_id)
     if child is None:

@@ -63,7 +63,9 @@ def _mechanisms(names: list[str] | None, default: tuple[Mechanism, ...]) -> tupl
 
 
 class _Stopped:
-    """The users in the data directory of a broker that does not run. The directory is locked until `close`."""
+    """The users of a stopped broker, in its data directory. The directory is locked until `close`, so that no broker
+    starts in it.
+    """
 
     def __init__(self, directory: Path, node_id: int | None) -> None:
         from stablelog.broker.directory.locked_directory import LockedDirectory
@@ -268,7 +270,8 @@ def remove(
 
 
 def _of_user(user: str, listed: list[tuple[str, str, int]], chosen: tuple[Mechanism, ...]) -> list[Mechanism]:
-    """Return those of the chosen mechanisms for which a user has a credential.
+    """Return those of the chosen mechanisms for which a user has a credential. `listed` has (user, mechanism,
+    iterations) of all credentials.
 
     Raises:
         UnavailableError: the user has none of these credentials.

@@ -62,8 +62,9 @@ def verify(
 
 
 def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[FileFinding]:
-    """Check a partition, and return what is wrong with its files. If a running broker deletes the partition during the
-    check, the result is empty. If a running broker deletes a segment during the check, the check starts again.
+    """Check the files of a partition, and return the findings: what is wrong with them. `expected` says what the files
+    of the data directory should contain. If a running broker deletes the partition during the check, the result is
+    empty. If a running broker deletes a segment during the check, the check starts again.
     """
     tries = 0
     while True:

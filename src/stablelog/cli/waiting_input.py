@@ -1,7 +1,7 @@
 """Input of `stablelog produce` for which the command may have to wait: a pipe or a terminal.
 
-One thread reads the input and writes the records. Before it waits for more input, it must send the records it has read,
-because the next input may never come.
+One thread reads the input and sends the records. Before it waits for more input, it must send the records that it has
+read, because the next input may never come.
 """
 
 import io
@@ -20,8 +20,8 @@ BeforeInput = Callable[[Callable[[float], bool]], None]
 
 
 class WaitingInput(io.RawIOBase):
-    """A file, a pipe or a terminal as a raw stream. Before each read it calls a function that may send buffered
-    records.
+    """A file, a pipe or a terminal as a raw stream, which calls a function before each read: the command then sends the
+    records that it has buffered, in case the read has to wait.
 
     Args:
         raw: the input, without a buffer.
@@ -33,12 +33,12 @@ class WaitingInput(io.RawIOBase):
         self._before_input = before_input
 
     def readable(self) -> bool:
-        """Return True: the stream can be read."""
+        """Return True, by which the classes of `io` know that this stream is for reading."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
         """Read bytes into a buffer. Return their number, which is 0 at the end of the input. Return None if the input
-        has no bytes now and does not wait for them.
+        is non-blocking and has no bytes now.
         """
         self._before_input(self._is_ready)
         return self._raw.readinto(buffer)

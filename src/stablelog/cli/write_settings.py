@@ -21,13 +21,13 @@ class Compression(StrEnum):
 
 
 class WriteSettings(NamedTuple):
-    """How the command writes records.
+    """How `stablelog produce` writes records.
 
     Attributes:
         codec: the compression of the batches.
-        batch_size: the maximum bytes of a batch of several records.
-        linger_s: how long a record waits for others, if the input has no more of them.
-        delivery_timeout_s: how long records are sent again while the broker accepts none.
+        batch_size: the maximum bytes of a batch with more than one record.
+        linger_s: how many seconds a record waits for further records of the input before it is sent.
+        delivery_timeout_s: for how many seconds records are sent again if the broker accepts none.
         transaction_timeout_s: the time after which a transaction is aborted.
     """
 
