@@ -118,7 +118,7 @@ def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
         for index, number in numbers.items()
     }
     if not found:
-        raise ValueError("the value names no partition")
+        raise ValueError("the JSON text names no partition: name one or more")
     return found
 
 
@@ -151,7 +151,7 @@ def parse_assign(text: str) -> tuple[TopicPartition, ...]:
         raise ValueError("the partitions of a topic are not a list of numbers")
     places = {(topic, whole_number(index)) for topic, indexes in value.items() for index in indexes}
     if not places:
-        raise ValueError("the value names no partition")
+        raise ValueError("the JSON text names no partition: name one or more")
     return tuple(sorted(places))
 
 

@@ -391,7 +391,7 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
             raise UsageError(f"{option} applies only to a read at cuts: give cut=true, too")
         one = option.replace("OffsetsBy", "")
         raise UsageError(
-            f"{option} sets a time for each partition, but a read at cuts has one time: give {one} in its place"
+            f"{option} sets a time for each partition, but a read at cuts has one time for all: give {one} in its place"
         )
 
 

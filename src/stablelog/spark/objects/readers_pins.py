@@ -78,7 +78,10 @@ class DriversPins:
         try:
             map_parallel(self._store.delete, keys)
         except UnavailableError as error:
-            log.info("pins stay in the store for an hour: %s", error)
+            log.info(
+                "the pins of the read cannot be deleted, and keep its segments in the store for an hour: %s",
+                error,
+            )
         self._starts.clear()
 
 

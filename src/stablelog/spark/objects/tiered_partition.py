@@ -204,7 +204,7 @@ class TieredPartition:
         if end > self.manifest.end_offset:
             raise UnavailableError(
                 f"{self.partition.topic}-{self.partition.partition} ends at offset {self.manifest.end_offset} in "
-                f"{self._store.url}, and the read was planned up to offset {end}"
+                f"{self._store.url}, but the read was planned up to offset {end}"
             )
         is_whole = found and found[0].base_offset <= start and found[-1].end_offset >= end
         is_whole = is_whole and all(
@@ -213,7 +213,7 @@ class TieredPartition:
         if start < end and not (is_whole and all(one.state is SegmentState.COPY_FINISHED for one in found)):
             raise DamageError(
                 f"{self._store.url}/{self.partition.directory} does not have all segments with the offsets {start} to "
-                f"{end - 1}, and the log begins at offset {self.start_offset}"
+                f"{end - 1}, although the log begins at offset {self.start_offset}"
             )
         return list(found)
 

@@ -81,5 +81,5 @@ def group_of(log: Log, topic: str) -> str:
         return commit_ordered(log).group(topic)
     except RefusedError as refused:
         if refused.code is ErrorCode.invalid_request:
-            raise UsageError(f"columns of commits: {refused}") from refused
+            raise UsageError(f"the read has columns of commits: {refused}") from refused
         raise

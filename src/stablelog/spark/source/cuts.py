@@ -100,8 +100,8 @@ class Cuts:
             time.sleep(PAUSE_S)
             cut = self._request_cut(RESOLVED)
         log.warning(
-            "the cut is at commit sequence %s, although %s was committed before the request: `stablelog cut` shows "
-            "the markers that are missing",
+            "the read sees only the commits up to commit sequence %s, although those up to %s were acknowledged "
+            "before: some of their markers are not durable yet. `stablelog cut` shows the markers that are missing",
             cut.commit_sequence,
             first.last_commit_sequence,
         )
@@ -191,7 +191,7 @@ class Cuts:
             if bound.commit_sequence > latest.stream_cut.commit_sequence:
                 raise UsageError(
                     f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is "
-                    f"resolved is {latest.stream_cut.commit_sequence}"
+                    f"resolved is {latest.stream_cut.commit_sequence}; there is no later one whose markers are all durable"
                 )
             found = self.cut_at(bound.commit_sequence)
         else:
@@ -431,7 +431,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     start = cuts.resolve_bound(options.starting, "startingOffsets", latest)
     if start.stream_cut.commit_sequence > end.stream_cut.commit_sequence:
         raise UsageError(
-            f"the read begins after commit sequence {start.stream_cut.commit_sequence} and ends after "
-            f"{end.stream_cut.commit_sequence}, which is before it"
+            f"the read begins after commit sequence {start.stream_cut.commit_sequence}, but ends after "
+            f"{end.stream_cut.commit_sequence}, which is earlier: give a later end"
         )
     return ranges_between(start.next_offsets, end.next_offsets), dict(end.topic_ids)

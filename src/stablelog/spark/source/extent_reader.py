@@ -91,7 +91,7 @@ def _read_extent(descriptor: int, extent: FileExtent, piece: Piece, decoder: Any
     size = os.fstat(descriptor).st_size
     if size < extent.position + extent.size:
         raise DamageError(
-            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was "
+            f"{extent.path} has {size} bytes, but had {extent.position + extent.size} when the read was "
             "planned: it was truncated. Restore the file"
         )
     try:

@@ -250,9 +250,9 @@ def _decoded(text: str) -> bytes:
     try:
         content = base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise SaslMessageError("not base64") from error
+        raise SaslMessageError("a field of the SCRAM message is not base64") from error
     if base64.b64encode(content).decode() != text:
-        raise SaslMessageError("not canonical base64")
+        raise SaslMessageError("a field of the SCRAM message is base64 that no encoder writes")
     return content
 
 

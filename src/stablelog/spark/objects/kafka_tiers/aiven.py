@@ -117,7 +117,7 @@ def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
         upload.base_offset,
     )
     if found != wanted:
-        raise ValueError(f"the manifest describes another segment, {found}")
+        raise ValueError(f"the content of the manifest is of another segment than its key says: {found}")
 
 
 def _segment(upload: Upload, manifest: dict[str, Any], refusal: str) -> KafkaSegment:
@@ -125,7 +125,7 @@ def _segment(upload: Upload, manifest: dict[str, Any], refusal: str) -> KafkaSeg
     size = _number(manifest["chunkIndex"]["originalFileSize"])
     if size != log.size and not refusal:
         raise ValueError(
-            f"the manifest gives {size} bytes for {log.key}, which has {log.size}: restore the object"
+            f"the manifest gives {size} bytes for {log.key}, which has {log.size} bytes: restore the object"
         )
     places = {} if _is_encrypted(manifest) else _index_places(upload, manifest)
     metadata = manifest["remoteLogSegmentMetadata"]
@@ -158,8 +158,8 @@ def _index_places(upload: Upload, manifest: dict[str, Any]) -> dict[IndexKind, O
     end = max(place.start + place.size for place in places.values())
     if end > indexes.size:
         raise ValueError(
-            f"according to the manifest, the indexes end at byte {end} of {indexes.key}, which has "
-            f"{indexes.size}: restore the object"
+            f"according to the manifest, the indexes end at byte {end} of {indexes.key}, which has only "
+            f"{indexes.size} bytes: restore the object"
         )
     return places
 

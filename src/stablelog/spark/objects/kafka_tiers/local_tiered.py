@@ -75,13 +75,14 @@ class LocalTiered:
         )
         if index.last_position >= log.size:
             raise DamageError(
-                f"{store.url}/{log.key} has {log.size} bytes, and its offset index has a batch at byte "
-                f"{index.last_position}: restore the file"
+                f"{store.url}/{log.key} has only {log.size} bytes, but its offset index names a batch at "
+                f"byte {index.last_position}, so the end of the file is missing: restore the file"
             )
         headers = [header for _, header in KafkaLogFile(store, log.key, log.size).walk(index.last_position)]
         if len(index) and headers[0].last_offset != index[len(index) - 1][0]:
             raise DamageError(
-                f"{store.url}/{log.key}: the batch at byte {index.last_position} is not that of the offset index"
+                f"{store.url}/{log.key}: the batch at byte {index.last_position} is not that of the offset index, "
+                "so one of the two files is damaged: restore both"
             )
         return KafkaSegment(
             upload.segment_id,
