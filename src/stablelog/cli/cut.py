@@ -1,5 +1,5 @@
-"""`stablelog cut`: show a cut: a commit sequence, and for each partition the offset before which all commits up to this
-sequence stand. Also show the markers that later commits wait for.
+"""`stablelog cut`: show a cut, a position between two commits in all partitions of some topics: the number of the last
+commit before it, and an offset for each partition. Also show the markers that later commits wait for.
 """
 
 from typing import Annotated

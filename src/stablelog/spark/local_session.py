@@ -61,9 +61,9 @@ def session(app_name: str | None = None, master: str | None = None, **settings: 
     """Return the active Spark session, or a new one with settings for stablelog, in which `format("stablelog")` is
     registered.
 
-    An active session is returned as it is: nothing of it is changed. A new session has the settings in `SETTINGS`,
-    except for those that the user has set. If PYSPARK_PYTHON is not set and the master is local, it is set to the
-    interpreter that runs this program. The logger of this module gets one line, at level INFO, with all that was set.
+    An active session is returned unchanged. A new session has the settings in `SETTINGS`, except for those that the
+    user has set. If PYSPARK_PYTHON is not set and the master is local, it is set to the interpreter that runs this
+    program. The logger of this module gets one line, at level INFO, with all that was set.
 
     Args:
         app_name: name of a new session; "stablelog" if the user has set none.

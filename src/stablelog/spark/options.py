@@ -396,7 +396,7 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
 
 
 def check_commit_order(what: str, isolation: str, scan: str, *, is_directory: bool) -> None:
-    """Check that a read can be in commit order: it must be read-committed, and from a broker or an object store.
+    """Check that a read can follow the order of the commits: read-committed, from a broker or an object store.
 
     Args:
         what: the option that requires commit order; the message begins with it.

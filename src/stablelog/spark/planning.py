@@ -197,7 +197,7 @@ class TaskLimits:
             MiB.
         core_count: how many tasks can run at a time.
         count_min: minimum number of tasks.
-        offsets_max: maximum offsets of a task.
+        offsets_max: the maximum number of offsets of a task.
     """
 
     target_size: int | None = None
@@ -207,8 +207,8 @@ class TaskLimits:
 
 
 def plan_tasks(spans: Iterable[Span], limits: TaskLimits) -> list[tuple[Piece, ...]]:
-    """Divide ranges of offsets (spans) into tasks of about equal size. Return the pieces of each task, in the order of
-    the spans.
+    """Divide ranges of offsets (spans) into tasks of about equal size. Return the pieces of each task (ranges, with
+    what it needs to read them), in the order of the spans.
     """
     spans = [span for span in spans if span.start < span.end]
     target = _target(sum(span.size for span in spans), limits)
@@ -261,8 +261,8 @@ def _shortened(spans: Iterable[Span], offsets_max: int | None) -> Iterable[Span]
 
 
 def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[list[Span]]:
-    """Fill tasks with the spans (ranges of offsets) in order, and divide a span that does not fit into the current
-    task. Return the spans of each task.
+    """Fill one task after another with the spans (ranges of offsets). A span that does not fit into the current task is
+    divided. Return the spans of each task.
 
     Args:
         spans: the ranges of offsets that are read.

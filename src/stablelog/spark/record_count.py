@@ -26,9 +26,9 @@ from stablelog.spark.source.resolve import Log
 def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     """Return the exact number of records of a batch read with these options, without reading the records.
 
-    From segment files and from an object store this takes milliseconds, because the summaries contain the counts. From a
-    broker, it takes as long as fetching the record batches, and from segments that Apache Kafka tiered, as long as
-    downloading them.
+    From segment files and from an object store this takes milliseconds, because each segment has a summary with its
+    counts. From a broker, it takes as long as fetching the record batches, and from segments that Apache Kafka tiered,
+    as long as downloading them.
 
     Args:
         given: options of `spark.read.format("stablelog")`.

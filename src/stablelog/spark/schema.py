@@ -73,7 +73,8 @@ class Columns:
         """Check that a read with these options can return the columns.
 
         Raises:
-            UsageError: the schema has columns of commits, and the read is not in commit order.
+            UsageError: the schema has columns of commits, such as commitSequence, but the read does not return the
+                transactions in the order of their commits.
         """
         is_directory = options.bootstrap is None and options.store_url is None
         for name in self.names:

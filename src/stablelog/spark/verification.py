@@ -1,4 +1,6 @@
-"""Verification of an object store on Spark: the tasks read all segments, and compare them with their summaries."""
+"""Verification of an object store on Spark: the tasks read all segments, and compare them with the sizes and checksums
+in the manifests, the lists of the segments.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +24,11 @@ TASK_SIZE: Final = 256 << 20  # About how many bytes a task checks.
 
 
 def verify(given: Mapping[str, str] | None = None, **more: str) -> "DataFrame":
-    """Read all segments in an object store, and compare them with what the manifests say of them.
+    """Read all segments in an object store, and compare them with the manifests, which list their sizes and checksums.
 
-    The tasks check the CRC of each batch, the offsets of the batches, the CRC over all batch headers in the summary, the
-    sizes, and the CRCs of the indexes. A broker may use the store meanwhile. `stablelog storage verify` does the same in
-    one process.
+    The tasks check the CRC of each batch, the offsets of the batches, the CRC over all batch headers in the summary,
+    the sizes, and the CRCs of the indexes. A broker may use the store meanwhile. `stablelog storage verify` does the
+    same in one process.
 
     Args:
         given: options of a read without a broker: `path`, the URL of the store; `subscribe`, `subscribePattern` or

@@ -3,7 +3,7 @@
 The records stay in the mapped segment (broker) or in the received frame (client). The message library kio would copy
 them into and out of the message. The broker reads requests of versions 4 to 17 into one class, `FetchRequest`. It
 writes responses of the same versions: it builds the envelope (all fields but the records), and passes the records to
-the socket between the pieces of the envelope. The client writes a request without a fetch session, and reads the
+the socket between the parts of the envelope. The client writes a request without a fetch session, and reads the
 response, both in versions 4 to 12; from version 13 on, topics have ids.
 
 What versions add: v5 log start; v7 error and session; v9 leader epoch; v11 rack and preferred replica; v12 flexible;

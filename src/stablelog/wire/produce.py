@@ -2,7 +2,7 @@
 
 The message library kio would copy every batch into and out of a request. Here the broker decodes the envelope (all
 fields but the records), and each batch is a memoryview of the received frame. The client passes each batch to the
-socket between the pieces of the envelope. The module knows versions 3 to 12, and reads a request by the schema of its
+socket between the parts of the envelope. The module knows versions 3 to 12, and reads a request by the schema of its
 own version. It refuses a count or size that is greater than the number of bytes left, as `wire.guard` does for all
 other requests.
 

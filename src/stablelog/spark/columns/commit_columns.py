@@ -1,8 +1,9 @@
 """The columns of commits: `commitSequence`, `commitTimestamp` and `transactionGroup`.
 
 A broker, or the commit indexes in an object store, list the offsets at which transactions begin and end in a
-commit-ordered partition. This module finds each decoded record's transaction in that list by the record's offset. A
-record outside transactions has null in the first two columns.
+commit-ordered partition, whose readers get whole transactions in the order of their commits. This module finds each
+decoded record's transaction in that list by the record's offset. A record outside transactions has null in the first
+two columns.
 """
 
 from collections.abc import Callable, Sequence

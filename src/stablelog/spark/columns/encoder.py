@@ -242,7 +242,9 @@ class Encoder:
 
 
 def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns that are written, converted to the types that the kernel reads."""
+    """Return those columns of an Arrow batch that are written, converted to the types that the compiled code (the
+    kernel) reads.
+    """
     columns = {}
     for name, kind in TYPES.items():
         if name not in batch.schema.names:

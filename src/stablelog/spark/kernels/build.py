@@ -1,4 +1,4 @@
-"""Compilation of kernels by Numba into machine code that runs without Numba.
+"""Compilation of kernels (the loops over records) by Numba into machine code that runs without Numba.
 
 A kernel takes pointers to arrays of 64-bit integers, returns one integer, makes no Python object and raises nothing.
 Its machine code therefore calls neither Numba nor Python, so that other processes can run the code without importing

@@ -3,10 +3,10 @@
 Numba takes some seconds to compile the kernels of a module. The machine code is a few kilobytes and runs without Numba
 (`kernels.build`). So one process of each machine compiles, and the others load the code in milliseconds, without the
 half second and the memory of importing Numba. The cache is in a directory of the user (`places`), because the package
-may be read-only, or in a directory that root has made with the machine's image. A file's name contains a digest of the
-source, of Numba's version and of the processor, so that code of another version of the package is never run. A file is
-written under a temporary name and then renamed, and contains the digest of its content. Of several workers that start
-at the same time, one takes a lock and compiles; the others wait and load the code.
+may be read-only, or in a directory that root has made with the machine's image. A file's name contains a digest (hash)
+of the source, of Numba's version and of the processor, so that code of another version of the package is never run. A
+file is written under a temporary name and then renamed, and contains the digest of its content. Of several workers that
+start at the same time, one takes a lock and compiles; the others wait and load the code.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ DIRECTORY = "kernels"
 
 
 def _digest(module_name: str) -> str:
-    """Return a digest of everything that the machine code of a module's kernels depends on: the source, the versions of
-    Python packages, and the processor.
+    """Return a digest (hash) of everything that the machine code of a module's compiled functions depends on: the
+    source, the versions of Python packages, and the processor.
     """
     digest = hashlib.sha256(module_name.encode())
     digest.update(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}".encode())

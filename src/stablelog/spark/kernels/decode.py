@@ -1,4 +1,5 @@
-"""The kernels of the decoder, and the indexes of the values in the arrays that they take as arguments.
+"""The kernels (compiled functions) of the decoder, and the indexes of the values in the arrays that they take as
+arguments.
 
 `scan_batches` reads batch headers into a table with a row for each batch. `decode_batches` reads the records of these
 batches into the buffers of Arrow columns. It stops when the buffers are full, and the next call continues. The caller

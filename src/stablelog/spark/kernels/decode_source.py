@@ -1,4 +1,5 @@
-"""Source of the decoder's kernels, which convert record batches into columns. `kernels.decode` has their interface.
+"""Source of the decoder's kernels, the compiled functions that convert record batches into columns. `kernels.decode`
+has their interface.
 
 For any input bytes, a kernel reads nothing outside of the batch and writes nothing outside of the buffers. A kernel
 raises no exception: it returns a status, from which the decoder makes the error.

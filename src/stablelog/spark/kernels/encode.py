@@ -1,4 +1,5 @@
-"""The kernels of the encoder, and the indexes of the values in the arrays that they take as arguments.
+"""The kernels (compiled functions) of the encoder, and the indexes of the values in the arrays that they take as
+arguments.
 
 `encode_rows` appends each row to the batch of its partition, in buffers that the encoder owns, and stops at a row that
 does not fit into its partition's buffer. The next call continues with that row. The source code of the kernels is in

@@ -1,4 +1,5 @@
-"""Source of the encoder's kernels, which convert columns into record batches. `kernels.encode` has their interface.
+"""Source of the encoder's kernels, the compiled functions that convert columns into record batches. `kernels.encode`
+has their interface.
 
 The kernels do not check that Arrow's arrays are valid. They check the partition numbers of the rows.
 

@@ -1,4 +1,4 @@
-"""Loads, stores and copies at addresses, for kernels.
+"""Loads, stores and copies at memory addresses, for kernels: functions that Numba compiles.
 
 Kernels use addresses, not arrays: the bytes of a batch are in a mapped file or a receive buffer, the columns are in
 memory of Arrow, and one call works on many batches and columns. The functions of this module check nothing. Before a

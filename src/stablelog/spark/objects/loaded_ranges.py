@@ -76,8 +76,8 @@ class LoadedRanges:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def mark_consumed(self, wanted: ObjectRange) -> None:
-        """Do nothing: in commit order, other transactions may need the same range. When the cache is full, the range
-        that was used longest ago is dropped.
+        """Do nothing, and keep the range: the records of several transactions may be in it, and a reader gets
+        transaction after transaction. When the cache is full, the range that was used longest ago is dropped.
         """
 
     def drop(self, wanted: ObjectRange) -> None:

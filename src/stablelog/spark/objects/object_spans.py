@@ -71,8 +71,8 @@ class CommitSpan(ObjectSpan):
         return self._size_up_to(self.end) - self._size_up_to(self.start)
 
     def _size_up_to(self, position: int) -> int:
-        """Return the estimated size in bytes of all records in the table before a position in commit order. All offsets
-        of a segment count as equally large.
+        """Return the estimated size in bytes of all records in the table before a position, which is an offset in the
+        order of the commits. All offsets of a segment count as equally large.
         """
         if not self._table:
             return 0
@@ -112,8 +112,8 @@ def log_parts(segments: Iterable[RemoteSegment], *, are_divided: bool) -> list[L
 
 
 def _far_apart(points: Iterable[CutPoint], size: int) -> Iterator[CutPoint]:
-    """Yield some of the cut points of a log file of `size` bytes, about equally far apart. Using all of them would make
-    the table of stretches too long.
+    """Yield some of the cut points of a log file of `size` bytes (positions at which it can be divided), about equally
+    far apart. With all of them, the table of the parts between them would be too long.
     """
     distance, last = max(STRETCH_SIZE, size // STRETCH_COUNT_MAX), 0
     for point in points:

@@ -52,7 +52,8 @@ def commits_between(
 
 def last_complete_sequence(stored: TieredPartition) -> int:
     """Return the greatest commit sequence (the number of a commit in its transaction group) up to which the store has
-    all commits of a partition. Commits that a restore of the broker has lost for good do not count as missing.
+    all commits of a partition. Commits that were lost for good when the broker was restored from the store do not count
+    as missing.
     """
     segments = stored.manifest.segments
     # What the restore did not find is gone: see `Restored.torn_sequence`.

@@ -83,8 +83,8 @@ class TieredPartition:
             the reader sees as offsets.
         group: the transaction group of the topic (topics whose commits have one order); empty for the default group.
         listed_by: words for messages about a missing object, which say what names the object, such as the manifest.
-        has_stable_offsets: whether the segments have summaries that contain their last stable offsets, by which a
-            search for aborted transactions knows where to end.
+        has_stable_offsets: whether each segment has a summary (in the manifest) that contains its last stable offset,
+            by which a search for aborted transactions knows where to end.
     """
 
     listed_by = "the last manifest names it"
@@ -279,8 +279,8 @@ class TieredPartition:
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         """Return the aborted transactions with offsets in a range, sorted by first offset. The result is empty if the
-        reader is not read-committed, because it reads their records, and if it reads in commit order, in which aborted
-        transactions do not occur. Raises StoreError and DamageError.
+        reader is not read-committed, because it reads their records, and if it reads in the order of the commits, in
+        which aborted transactions do not occur. Raises StoreError and DamageError.
         """
         if start >= end or not self._committed or self.is_in_commit_order:
             return []
@@ -309,7 +309,8 @@ class TieredPartition:
 
         Raises:
             UnavailableError: the store ends before the range.
-            DamageError: the manifest does not name all segments of the range, or an object is damaged.
+            DamageError: the manifest (the list of the partition's segments) does not name all segments of the range, or
+                an object is damaged.
             ObjectMissingError: an object does not exist any more.
         """
         # This module imports NumPy, which a count by manifests does not use.
@@ -322,7 +323,7 @@ class TieredPartition:
 
     @property
     def rows(self) -> ManifestSegments:
-        """The rows of the manifest: the partition's segments in the store."""
+        """The rows of the manifest, the list of the partition's segments in the store: one for each segment."""
         return self._remote.segments
 
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:

@@ -213,7 +213,7 @@ class SegmentFile:
         """Return the aborted transactions whose abort marker is in this segment.
 
         Raises:
-            DamageError: the transaction index does not agree with the summary.
+            DamageError: the transaction index does not agree with its checksum in the segment's summary.
         """
         if self._txn_index is None or not self.sealed:
             path, summary = self.beside(TXNINDEX), self.summary
@@ -288,7 +288,7 @@ def prove_file(path: str, inode: int, proof: tuple[int, int]) -> None:
 
     Raises:
         GoneError: the file was removed or replaced.
-        DamageError: the headers do not match. The message names the file and the damaged batch.
+        DamageError: the headers do not match `proof`. The message names the file and the damaged batch.
         UnavailableError: the file cannot be read.
     """
     try:

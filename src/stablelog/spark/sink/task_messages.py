@@ -79,8 +79,8 @@ class WriteReport(WriterCommitMessage):
     """The message that a task sends to the driver after its rows are written.
 
     Attributes:
-        part: the joint commit to which the task's rows belong; None if the task's transaction is committed alone
-            (guarantee=at-least-once).
+        part: the joint commit to which the task's rows belong, one commit of the transactions of all tasks; None if the
+            task's transaction is committed alone (guarantee=at-least-once).
         child: the task's transaction; None if the task had no rows.
         record_count: the number of rows written.
         ends: topic, partition and the offset after the task's last row in it.

@@ -239,8 +239,8 @@ _checked: set[tuple[str, str | None, str, SecuritySettings]] = set()
 
 
 def _check_broker(options: WriteOptions) -> None:
-    """Check before the job that the broker supports the guarantee of the write: joint commits for exactly-once. Each
-    process checks a broker only once.
+    """Check before the job that the broker supports the guarantee of the write: for exactly-once, it must be able to
+    commit the transactions of all tasks together. Each process checks a broker only once.
     """
     asked = (options.bootstrap, options.topic, options.guarantee, options.security)
     if asked in _checked:

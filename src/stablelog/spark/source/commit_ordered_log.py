@@ -1,7 +1,7 @@
 """The interface of logs with commit-ordered topics, whose readers get transactions in the order of their commits: the
 cuts (positions between two commits, in all partitions), and the transactions of a partition.
 
-The answers come from a broker, or from the manifests and commit indexes of an object store.
+The answers come from a broker, or from the lists of segments (manifests) and the commit indexes in an object store.
 """
 
 from collections.abc import Collection
@@ -63,8 +63,8 @@ class CommitOrderedLog(Protocol):
 
 
 def commit_ordered(log: Log) -> CommitOrderedLog:
-    """Return the log as a CommitOrderedLog. The caller has checked that the options of the read require commit order,
-    so it is not the log of a data directory, which has no commit order.
+    """Return the log as a CommitOrderedLog. The caller has checked that the read is in the order of the commits, so it
+    is not the log of a data directory, which cannot be read in this order.
     """
     assert hasattr(log, "cut")
     return cast("CommitOrderedLog", log)
@@ -75,7 +75,7 @@ def group_of(log: Log, topic: str) -> str:
     empty for the default group.
 
     Raises:
-        UsageError: the topic is not commit-ordered.
+        UsageError: the topic is not commit-ordered, so the read cannot have the columns of commits.
     """
     try:
         return commit_ordered(log).group(topic)

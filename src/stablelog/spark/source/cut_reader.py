@@ -1,10 +1,11 @@
 """Reader of a stream with the option cut=true: each micro-batch consists of whole transactions over all topics of the
 stream.
 
-A cut consists of a commit sequence R and of one offset for each partition. Before this offset, the partition has all
-its commits up to R, and no later ones. The stream's offsets contain the next offset of each partition, and the cut. A
-commit in another topic of the transaction group changes the last cut, but not the offsets of the stream's partitions.
-Such a commit does not start a micro-batch.
+A cut consists of a commit sequence R, the number of a commit in the transaction group (topics whose commits have one
+order), and of one offset for each partition. Before this offset, the partition has all its commits up to R, and no
+later ones. The stream's offsets contain the next offset of each partition, and the cut. A commit in another topic of
+the transaction group changes the last cut, but not the offsets of the stream's partitions. Such a commit does not start
+a micro-batch.
 """
 
 import logging
@@ -36,8 +37,9 @@ log = logging.getLogger(__name__)
 
 
 class CutStreamReader(StablelogStreamReader):
-    """Stream reader of commit-ordered topics of one transaction group. Each micro-batch reads from one cut (a position
-    between two commits, in all partitions) to a later one: all records of the commits in between.
+    """Stream reader of commit-ordered topics of one transaction group: topics whose commits have one order, in which
+    readers get the transactions. Each micro-batch reads from one cut (a position between two commits, in all
+    partitions) to a later one: all records of the commits in between.
     """
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
@@ -56,8 +58,8 @@ class CutStreamReader(StablelogStreamReader):
 
     @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the cut (a commit sequence, with its offset in each partition) at which a query without a checkpoint
-        begins.
+        """Return the cut (the position in all partitions after a commit, with the number of this commit) at which a
+        query without a checkpoint begins.
         """
         latest = self.cuts.last_cut()
         return self.cuts.resolve_bound(self.options.starting, "startingOffsets", latest).to_json()
@@ -69,8 +71,8 @@ class CutStreamReader(StablelogStreamReader):
 
     @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the cut (a commit sequence, with its offset in each partition) up to which the next micro-batch reads;
-        `start` if there is nothing new to read.
+        """Return the cut (the position in all partitions after a commit, with the number of this commit) up to which
+        the next micro-batch reads; `start` if there is nothing new to read.
         """
         before = reader.read_offsets(start, at_cuts=True)
         last = self._wait_for_position(before, self._target or self._request_last_cut())
@@ -126,8 +128,9 @@ class CutStreamReader(StablelogStreamReader):
     def _request_last_cut(self) -> StreamOffsets:
         """Request the last cut that the log has: the position after the last commit whose markers are all durable.
 
-        A cut at the commit sequence R has one offset for each partition. The records of a commit up to R are before
-        these offsets in all partitions. The records of a later commit are at or after these offsets in all partitions.
+        A cut at the commit sequence R (the number of a commit) has one offset for each partition. The records of a
+        commit up to R are before these offsets in all partitions. The records of a later commit are at or after these
+        offsets in all partitions.
 
         The response is never cached: after a commit, a program that calls `processAllAvailable` expects that the stream
         reads this commit.
@@ -193,8 +196,8 @@ class CutStreamReader(StablelogStreamReader):
         return begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the last cut (a commit sequence, with its offset in each partition), for the query's progress report;
-        None if it was not requested yet. The stream may not have read up to this cut yet.
+        """Return the last cut (the position in all partitions after a commit, with the number of this commit), for the
+        query's progress report; None if it was not requested yet. The stream may not have read up to this cut yet.
         """
         return self._last.to_json() if self._last is not None else None
 

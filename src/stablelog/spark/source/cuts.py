@@ -90,8 +90,9 @@ class Cuts:
         return self._offsets_of_cut(cut)
 
     def _wait_for_last_cut(self) -> Cut:
-        """Return the last cut (a commit sequence, with its offset in each partition). First wait until the markers of
-        all commits that were acknowledged before this call are durable, but only for a limited time.
+        """Return the last cut: the position in all partitions after the last commit whose markers are all durable.
+        First wait until the markers of all commits that were acknowledged before this call are durable, but only for a
+        limited time.
         """
         cut = first = self._request_cut(RESOLVED)
         for _ in range(SETTLING_TRIES):

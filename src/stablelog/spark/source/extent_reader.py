@@ -29,9 +29,9 @@ OPEN_MAX: Final = 256
 
 
 def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """Read the segment files of a piece, and yield its rows as Arrow batches. If a file is not available, the rest of
-    the piece is fetched from the broker. The last rows, which do not fill a batch, stay in the column builder of the
-    decoder; the caller takes them from there.
+    """Read the segment files of a piece (a range of offsets, with what a task needs to read it), and yield its rows as
+    Arrow batches. If a file is not available, the rest of the piece is fetched from the broker. The last rows, which do
+    not fill a batch, stay in the column builder of the decoder; the caller takes them from there.
 
     Args:
         options: the options of the read.

@@ -43,8 +43,9 @@ def is_lost(cluster: BlockingCluster, place: TopicPartition, offset: int) -> boo
 
 
 def lost_range(cluster: BlockingCluster, place: TopicPartition, offset: int) -> LostOffsets | None:
-    """Return the range of lost offsets that contains an offset, for which `is_lost` must be True; None if the log ends
-    at or before the offset.
+    """Return the range of lost offsets that contains an offset; None if the log ends at or before the offset. Lost
+    offsets are those without records since the broker was restored from an object store. The caller has checked the
+    offset by `is_lost`.
 
     The lost offsets of a restore are those of its leader epoch. The function therefore searches the least leader epoch
     that ends after the offset.

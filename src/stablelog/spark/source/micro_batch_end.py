@@ -1,5 +1,5 @@
-"""The end of a micro-batch of a stream with cut=true: which transactions are read, in commit order, within the limits.
-Pure functions.
+"""The end of a micro-batch of a stream with cut=true: which transactions are read, in the order of their commits,
+within the limits. Pure functions.
 
 A transaction with records in several partitions is admitted in all of them or in none. Before a transaction's records
 in a partition, there may be runs: adjacent records outside transactions. A run must be read before the transaction, and
@@ -128,9 +128,9 @@ def _sequence_of(step: _Step) -> int:
 
 
 def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
-    """Yield the steps of a partition (a transaction with the runs before it), in the order in which they have to be
-    read. Empty batches, with which a restore of the broker fills offsets whose records are lost, are listed as a run of
-    records, but are not counted.
+    """Yield the steps of a partition, in the order in which they have to be read. A step is a transaction with the runs
+    (records outside transactions) before it. Empty batches, with which a restore of the broker fills offsets whose
+    records are lost, are listed as a run of records, but are not counted.
     """
     runs: list[tuple[int, int]] = []
     count = 0
@@ -150,8 +150,8 @@ def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
 def _take_runs(
     steps: Iterable[_Step], limits: TriggerLimits, ends: dict[TopicPartition, int], least: int
 ) -> int:
-    """Admit a part of the records outside transactions that stand before a transaction which does not fit into the
-    limits. The new end offsets are written into `ends`.
+    """Admit into the micro-batch a part of the runs (records outside transactions) before a transaction that does not
+    fit into the limits. The new end offsets are written into `ends`.
 
     Args:
         steps: the transaction's records in each partition, with the runs before them.

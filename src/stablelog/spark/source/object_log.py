@@ -151,8 +151,9 @@ class ObjectLog(EstimatedLog):
         return dict(zip(stored, found, strict=True))
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
-        """Return the cut of some commit-ordered topics in the partitions that the read selects: for each partition, the
-        offset that divides the commits up to a commit sequence (the number of a commit) from the later ones.
+        """Return the cut of some commit-ordered topics, whose readers get transactions in the order of their commits,
+        in the partitions that the read selects: for each partition, the offset that divides the commits up to a commit
+        sequence (the number of a commit) from the later ones.
         """
         return self._cuts.cut(self._partitions_of_topics(topics), commit_sequence)
 

@@ -35,8 +35,9 @@ READ_SIZE: Final = 4 << 20
 
 
 def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """Read the objects of a piece, and yield its rows as Arrow batches. The last rows, which do not fill a batch, stay
-    in the column builder of the decoder; the caller takes them from there.
+    """Read the objects of a piece (a range of offsets, with what a task needs to read it), and yield its rows as Arrow
+    batches. The last rows, which do not fill a batch, stay in the column builder of the decoder; the caller takes them
+    from there.
 
     If an object is missing, the broker has deleted it after the planning. Then the rest of the piece comes from the
     broker, if the read has one. Otherwise the last manifest (the list of the partition's segments) tells which records

@@ -1,7 +1,8 @@
 """Finds the readable parts of a read's ranges, and reports lost records.
 
-Every range of a read passes through this module, with the log start, the lost offsets of restores and the holes of a
-store. Its result is the only measure of how much there is to read (see `ranges`).
+Every range of a read passes through this module, and is compared with the log start, with the offsets whose records a
+restore of the broker has lost, and with the segments that a store lacks (holes). Its result is the only measure of how
+much there is to read (see `ranges`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +60,7 @@ def check_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
 
 def parts_of(ranges: Iterable[Readable]) -> list[Range]:
     """Return the readable parts of all these ranges in one list, in the order of the ranges. Offsets that cannot be
-    read, for example those that a restore has lost, are in none of the parts.
+    read, for example those whose records a restore of the broker has lost, are in none of the parts.
     """
     return [part for one in ranges for part in one.parts]
 

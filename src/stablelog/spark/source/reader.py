@@ -118,7 +118,8 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
 
 
 def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
-    """Check that the topics are commit-ordered if the read has a column of commits, such as `commitSequence`.
+    """Check that the topics are commit-ordered (readers get their transactions in the order of their commits) if the
+    read has a column of commits, such as `commitSequence`.
 
     Raises:
         UsageError: a topic is not commit-ordered.

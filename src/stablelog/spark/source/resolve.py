@@ -4,8 +4,9 @@ Records count as lost if their offsets are before the log start or past the log 
 any more, or if their topic was deleted and created again, so that its id differs. Gaps between offsets are not a loss:
 there were markers, aborted records, or records that compaction has removed.
 
-Offsets between the visible end and the log end are not a loss either. An open transaction stands before them, or they
-are not in the object store yet: a stream waits for them, and a batch ends at the visible end.
+Offsets between the visible end (the end for a reader with the isolation level of the read) and the log end are not a
+loss either. An open transaction stands before them, or they are not in the object store yet: a stream waits for them,
+and a batch ends at the visible end.
 """
 
 import logging
@@ -56,13 +57,13 @@ class Log(Protocol):
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log end of each partition, below which offsets are assigned.
 
-        A commit-ordered topic has no offsets after the visible end for a read-committed reader, because a record gets
-        its position with its commit.
+        In a commit-ordered topic it is the visible end if the reader is read-committed, because a record gets its
+        offset for such readers only with its commit.
         """
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return for each partition the offset of the first record with this timestamp in ms or a later one; None if
-        there is none. The record may be after the visible end.
+        there is none. The record may be one that the reader does not get yet, because a transaction before it is open.
         """
 
     def absences(
@@ -338,8 +339,8 @@ def _at_times(
 
 
 class Waiting:
-    """The partitions in which a stream waits, because their visible end is before the stream's position. A warning is
-    logged when a partition begins to wait.
+    """The partitions in which a stream waits, because the end that is visible to it is before its position. A warning
+    is logged when a partition begins to wait.
     """
 
     def __init__(self) -> None:
@@ -350,7 +351,7 @@ class Waiting:
 
         Args:
             log_: the log.
-            positions: by partition that waits, the stream's position and the visible end.
+            positions: for each partition that waits, the stream's position and the end that is visible to it.
         """
         for place in sorted(positions.keys() - self._told):
             position, visible = positions[place]

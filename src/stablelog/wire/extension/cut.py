@@ -41,7 +41,8 @@ class DescribeCutRequest(ExtensionRequest):
             group that the topics belong to.
         commit_sequence: R, the commit sequence up to which the cut contains the transactions. -1 asks for the greatest
             R that is possible now: the last commit of which the markers, and those of all earlier commits, are durable.
-        topics: commit-ordered topics, all of one transaction group.
+        topics: commit-ordered topics (readers get their transactions in the order of their commits), all of one
+            transaction group.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_CUT)
@@ -71,7 +72,9 @@ class CutPartition(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTopic(Nested):
-    """A topic in the response to DescribeCut, with the offset of the cut in each of its partitions."""
+    """A topic in the response to DescribeCut, with the offset in each of its partitions at which the transactions up to
+    the requested commit end.
+    """
 
     name: str = field(metadata=STRING)
     partitions: tuple[CutPartition, ...]

@@ -1,15 +1,15 @@
 """The messages of the joint commit.
 
-A joint commit decides several open transactions, its *children*, together and with one commit sequence. A key and a
-version identify the joint commit permanently. The *key* names the writer, such as a streaming query. The *version* is a
-number that grows with each commit of the key. A *run* is one start of the writer.
+A joint commit decides several open transactions, its *children*, together. They get one commit sequence: one number in
+the order of the commits. A key and a version identify the joint commit permanently. The *key* names the writer, such as
+a streaming query. The *version* is a number that grows with each commit of the key. A *run* is one start of the writer.
 
     10001 BeginJoint    ask whether (key, version) is open; if it is, give it to the run that asks
     10002 CommitJoint   commit these children and these consumer group offsets together
     10003 AbortJoint    abort these children, unless (key, version) is committed
 
-The transactional id of a child names its key, version and run: see `children`.
-The meaning of the messages: docs/protocol.md, "Joint commit".
+The transactional id of a child names its key, version and run: see `children`. The meaning of the messages:
+docs/protocol.md, "Joint commit".
 """
 
 from dataclasses import dataclass, field
@@ -95,7 +95,8 @@ class JointChild(Nested):
     together.
 
     Attributes:
-        transactional_id: the transactional id, which names the key, the version and the run of the child.
+        transactional_id: the transactional id, which names the writer (key), the number of the joint commit (version)
+            and the start of the writer (run).
         producer_id: the producer id of the child's records.
         producer_epoch: the producer epoch of the child's records.
     """
@@ -177,8 +178,9 @@ class AbortJointRequest(ExtensionRequest):
     Attributes:
         group, key, version: identify the joint commit: its transaction group, the name of its writer, and its number
             among the writer's joint commits, as in BeginJointRequest.
-        run: the name of a start of the writer. If it is given, the broker aborts all children that this start has in
-            the version, and refuses children that this start begins in it later. Null: only `children` are aborted.
+        run: a text that names one start of the writer. If it is given, the broker aborts all children that this start
+            has in the version, and refuses children that this start begins in it later. Null: only `children` are
+            aborted.
         children: the transactions to abort.
     """
 

@@ -26,10 +26,14 @@ def group_of(transactional_id: str) -> str:
 
 
 def is_group_name(name: str) -> bool:
-    """Return whether a transaction group can have this name. The empty name is that of the default group."""
+    """Return whether a transaction group (topics and producers whose commits have one order) can have this name. The
+    empty name is that of the default group.
+    """
     return name == DEFAULT_GROUP or _NAME.fullmatch(name) is not None
 
 
 def group_in_words(group: str) -> str:
-    """Return the name of a transaction group for messages, such as "the default transaction group"."""
+    """Return words for a transaction group (topics whose commits have one order) in a message, such as "the default
+    transaction group".
+    """
     return f"transaction group {group!r}" if group else "the default transaction group"
