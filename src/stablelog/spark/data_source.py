@@ -57,7 +57,7 @@ class StablelogDataSource(DataSource):
 
     @one_line
     def reader(self, schema: Any) -> DataSourceReader:
-        """Return the reader of a batch read with these columns.
+        """Return the reader of a batch read. `schema` has the columns that the user wants.
 
         Raises:
             UsageError: an option or a column is unknown, contradictory or out of range.
@@ -71,7 +71,9 @@ class StablelogDataSource(DataSource):
 
     @one_line
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader of a stream with these columns. Raise UsageError if an option or a column is not valid."""
+        """Return the reader of a stream. `schema` has the columns that the user wants. Raise UsageError if an option or
+        a column is not valid.
+        """
         from stablelog.spark.option_table import STREAM
         from stablelog.spark.source.cut_reader import CutStreamReader
         from stablelog.spark.source.reader import StablelogStreamReader

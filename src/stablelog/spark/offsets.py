@@ -86,7 +86,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffsets":
-        """Return the position that `to_json` has written as this dictionary."""
+        """Return the position of a stream that `to_json` has converted to the dictionary `value`."""
         cut = value.get(CUT)
         return cls(
             {

@@ -62,8 +62,9 @@ def _pattern(text: str) -> str:
 
 
 def _number(least: int, most: int = NUMBER_MAX, units: Mapping[str, int] = _UNITLESS) -> Callable[[str], int]:
-    """Return a function that parses a whole number and a unit after it, and returns the number times the factor of the
-    unit. The number must be from `least` to `most`. `units` has the factor of each valid unit.
+    """Return a function that parses a text such as `10` or `10m`, a whole number that a unit may follow, and returns
+    the number times the factor of the unit. The result must be from `least` to `most`. `units` has the factor of each
+    valid unit.
     """
 
     def parse(text: str) -> int:

@@ -15,7 +15,9 @@ ROOT_UID = 0
 
 
 def candidates() -> Iterator[Path]:
-    """Yield the directories in which this user's directories may be, in order of preference. They may not exist."""
+    """Yield the directories in which this user's directories may be, in order of preference. Some of them may not
+    exist.
+    """
     if "STABLELOG_CACHE_DIR" in os.environ:
         yield Path(os.environ["STABLELOG_CACHE_DIR"])
     if "XDG_CACHE_HOME" in os.environ:
@@ -26,8 +28,8 @@ def candidates() -> Iterator[Path]:
 
 
 def own_directory(name: str) -> Path | None:
-    """Return a directory of this name to which only this user may write. It is created if it does not exist. Return
-    None if such a directory is not possible in any of the `candidates`.
+    """Return a directory of this name to which only this user may write. A missing directory is created. Return None if
+    none of the `candidates` can contain such a directory.
     """
     for candidate in candidates():
         path = candidate / name

@@ -14,10 +14,10 @@ def check_pyspark(version: str | None = None) -> None:
     """Check that the installed PySpark is new enough.
 
     Args:
-        version: its version; the one of the installed PySpark if it is not given.
+        version: the version to check; that of the installed PySpark if it is not given.
 
     Raises:
-        UnavailableError: it is too old.
+        UnavailableError: this version is too old.
     """
     if version is None:
         import pyspark

@@ -1,4 +1,6 @@
-"""Tuning of Spark's Python workers, once in each process, so that their tasks take less time."""
+"""Tuning of the Python processes in which Spark runs tasks, so that tasks take less time. It is done once in each
+process.
+"""
 
 import gc
 from functools import cache

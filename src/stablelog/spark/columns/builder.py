@@ -98,7 +98,9 @@ class ColumnBuilder:
         return int(self.state[k.ROWS])
 
     def begin(self, topic: str, partition: int) -> None:
-        """Set the topic and the partition of the rows that are appended after this call."""
+        """Begin the rows of another partition: set the topic and the partition of the rows that are appended from now
+        on.
+        """
         if not self._runs or self._runs[-1][:2] != (topic, partition):
             self._runs.append((topic, partition, self.row_count))
 
@@ -140,15 +142,17 @@ class ColumnBuilder:
         return int(self._buffers[name].address)
 
     def _offsets_buffer(self, name: str, count: int) -> int:
-        """Make the Arrow offsets buffer of a column of `count` values (it says where each value begins), with 0 as the
-        first offset. Return the address of the buffer.
+        """Make the Arrow offsets buffer of a column of `count` values: the buffer that says where each value begins.
+        Its first number, 0, is set. Return the address of the buffer.
         """
         address = self._buffer(name, 4 * (count + 1))
         np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0
         return address
 
     def _clear(self, bytes_max: int) -> None:
-        """Make new buffers, for this number of bytes of keys, values and headers."""
+        """Clear the columns: make new, empty buffers. They have room for keys, values and headers of together
+        `bytes_max` bytes.
+        """
         assert 0 < bytes_max <= BYTES_LIMIT, bytes_max
         state, rows = self.state, self._rows_max
         state[k.ROWS] = state[k.USED] = state[k.HEADER_COUNT] = state[k.HEADER_NULLS] = 0

@@ -141,7 +141,7 @@ class Encoder:
             yield from self.flush()
 
     def flush(self) -> Iterator[EncodedBatch]:
-        """Yield all incomplete batches. After this call, rows without key and partition go to the next partition."""
+        """Yield all incomplete batches. The next rows without key and partition then go to another partition."""
         for number in sorted(self._buffers):
             owner, partition = self._owners[number]
             if self._sticky.get(owner) == partition:

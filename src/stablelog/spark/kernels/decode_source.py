@@ -40,8 +40,8 @@ def _long_varint(address: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varint(address: int, end: int) -> tuple[int, int]:
-    """Return a pair: the zig-zag varint at an address, and the address after it. Instead of the second one, BAD_VARINT
-    is returned if the varint does not end before the address `end`.
+    """Return a pair: the zig-zag varint at an address, and the address after it. If the varint does not end before the
+    address `end`, the second value is BAD_VARINT.
     """
     if address < end:
         byte = load_byte(address)
@@ -111,8 +111,8 @@ def _microseconds(milliseconds: int) -> int:
 
 @inlined
 def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> None:
-    """Append a value (the bytes at the address `source`) to a column, or null if its size is negative. The caller has
-    checked that the value fits.
+    """Append a value to a column: the `size` bytes at the address `source`, or null if `size` is negative. The caller
+    has checked that the value fits.
     """
     validity = state[column + k.BYTES_VALIDITY] + (row >> 3)
     if row & 7 == 0:

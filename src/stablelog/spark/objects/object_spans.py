@@ -43,7 +43,8 @@ class ObjectSpan(TableSpan[Spanned, RemoteSegment]):
 
     def _offset_after(self, size: int) -> int | None:
         """Return the offset at which to divide the range so that its first part has about this size: the beginning of a
-        stretch. None if the range has only one stretch.
+        stretch, which is a part of a log file between two positions at which it can be divided. Return None if the
+        range has only one stretch.
         """
         if self._after - self._first < 2:
             return None

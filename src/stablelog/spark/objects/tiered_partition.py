@@ -267,8 +267,8 @@ class TieredPartition:
         return Piece(*self.place, start, end, size, aborted=aborted, topic_id=topic_id, stored=stored)
 
     def _extents(self, parts: Iterable[LogPart[RemoteSegment]]) -> Iterator[ObjectExtent]:
-        """Yield, for each log file, the byte range that the given parts of this file cover together. The parts follow
-        each other.
+        """Yield an extent for each log file: the byte range that the given parts of the file cover together. The parts
+        of a file are adjacent.
         """
         for _, same in itertools.groupby(parts, key=lambda one: one.segment.segment_id):
             joined = list(same)

@@ -229,8 +229,8 @@ class PartitionFiles:
         self.segments = ReaderRows(segments)
 
     def _update_growing_size(self) -> bool:
-        """Update the size of the growing segment, the last one. Return False if its log file was removed or replaced,
-        or if there is no segment yet, so that the directory must be listed again.
+        """Update the size of the growing segment, the last one. Return False if the directory must be listed again,
+        because the log file was removed or replaced, or because there is no segment yet.
         """
         if not self.segments:
             return False

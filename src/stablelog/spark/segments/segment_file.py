@@ -87,7 +87,7 @@ class SegmentFile:
     @property
     def stable_offset(self) -> int | None:
         """The first offset of the oldest transaction that was open at the end of the segment. All transactions that
-        began before this offset have ended by the end of the segment. None if it is unknown.
+        began before this offset have ended by the end of the segment. None if no summary says so.
         """
         return None if self.summary is None else self.summary.stable_offset
 
@@ -230,7 +230,9 @@ class SegmentFile:
 
 
 class _OpenLog(contextlib.AbstractContextManager["_OpenLog"]):
-    """An open log file of a segment, with the methods by which the searches in `log.search` read it."""
+    """An open log file of a segment, with those methods that the searches of `log.search`, which the broker uses too,
+    expect of a log file.
+    """
 
     def __init__(self, segment: SegmentFile) -> None:
         self._segment = segment
@@ -242,7 +244,7 @@ class _OpenLog(contextlib.AbstractContextManager["_OpenLog"]):
 
     def piece(self, position: int, size: int) -> bytes:
         """Return at most `size` bytes of the log file, from a position at which a batch begins. In a growing segment,
-        which has no complete offset index, the position is remembered, so that later searches can begin there.
+        the position is remembered, so that later searches can begin there.
         """
         size = min(MARK_SIZE + HEADER.size, self.size - position)
         content, segment = os.pread(self.descriptor, size, position), self._segment

@@ -152,7 +152,9 @@ def write_rows(options: WriteOptions, transactional_id: str, number: int, rows: 
 
 
 def _encoded(encoder: Any, cluster: BlockingCluster, topic: str | None, rows: Iterator[Any]) -> Iterator[Any]:
-    """Encode the rows as record batches, and yield each with its topic and partition."""
+    """Encode the rows as record batches, and yield each batch with its topic and partition. `topic` is the topic of all
+    rows; None if a column has it.
+    """
     counts: dict[str, int] = {}
     for batch in rows:
         if not batch.num_rows:

@@ -216,8 +216,8 @@ def _check_repeated(part: JointWrite, digest: str, committed: str, *, by_another
 
 
 def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
-    """Abort the transactions that the tasks have reported. If no broker responds, or a task has reported none, the
-    broker aborts the transaction after its timeout.
+    """Abort the transactions that the tasks have reported. The broker aborts the other transactions after their
+    timeout: those of tasks that have reported nothing, and all of them if no broker responds now.
     """
     written = [message for message in messages if isinstance(message, WriteReport)]
     children = [message.child for message in written if message.child is not None]

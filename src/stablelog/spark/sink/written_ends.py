@@ -88,8 +88,8 @@ def text_of(plan: str, ends: WrittenEnds) -> str:
 
 def read_text(text: str) -> tuple[str, WrittenEnds]:
     """Decode the text that `text_of` has made for the commit of a micro-batch. Return a pair: the digest of the
-    micro-batch's plan, and the end offsets of the query's rows. A text of another form, as an earlier release may have
-    stored it, is returned as a digest without end offsets.
+    micro-batch's plan, and the end offsets of the query's rows. If the text is the digest alone, the end offsets are
+    empty.
     """
     match = _TEXT.fullmatch(text)
     if match is None:

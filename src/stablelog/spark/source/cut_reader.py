@@ -203,8 +203,8 @@ class CutStreamReader(StablelogStreamReader):
 
     @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a micro-batch. The tasks depend only on the offsets, because a restarted query calls this
-        method before the others.
+        """Return the tasks of a micro-batch. The tasks depend only on `start` and `end`, not on the state of the
+        reader, because a restarted query calls this method before all others.
         """
         before = reader.read_offsets(start, at_cuts=True)
         after = reader.read_offsets(end, at_cuts=True)

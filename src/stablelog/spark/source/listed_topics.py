@@ -47,8 +47,8 @@ class ListedTopics:
         return any(name.endswith(COMMIT_SUFFIXES) for name in self._disk.list_dir(directory))
 
     def _topics_in(self, data: Path) -> dict[str, ListedTopic]:
-        """Return the topics in the list of a data directory, by name; an empty dictionary if this process can read no
-        list there.
+        """Return the topics in the list of a data directory, by name; an empty dictionary if the directory has no list,
+        or this process cannot read it.
         """
         try:
             found = os.stat(data / CATALOG_FILE)

@@ -259,8 +259,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamOffsets(found, topic_ids_of(partitions)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one of the limits in the options, because Spark accepts only one. `latestOffset` applies all of
-        them.
+        """Return one of the limits of a micro-batch that the options set, because Spark accepts only one here.
+        `latestOffset` applies all of them.
         """
         options = self.options
         if options.trigger_offsets_max is not None:
@@ -303,8 +303,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return start if end == before else self._batch_end(before, end, limit).to_json()
 
     def _batch_end(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
-        """Return the offsets up to which the next micro-batch reads, within its limits; `start` if it waits for more
-        records.
+        """Return the offsets up to which the next micro-batch reads, within its limits; `start` if the stream waits for
+        more records first.
         """
         if not isinstance(limit, ReadAllAvailable):
             end = self._limit_batch(start, end)
@@ -357,8 +357,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
 
     def _waits_for_records(self, count: Callable[[], int]) -> bool:
-        """Return True if the micro-batch has too few records, and its maximum delay has not passed yet. `count`
-        returns the number of its records.
+        """Return True if the stream waits for more records before the next micro-batch: it would have fewer than the
+        minimum, and its maximum delay has not passed yet. `count` returns the number of records that it would have.
         """
         count_min = self.options.trigger_offsets_min
         if count_min is None or self._target is not None or count() >= count_min:
@@ -368,15 +368,15 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return (time.monotonic() - self._batch_at) * 1000 < self.options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the ends of the partitions, for the query's progress report; None if they were not requested yet. The
-        stream may not have read up to these ends yet.
+        """Return the end offsets of the partitions as they were last requested, for the query's progress report; None
+        if they were not requested yet. They may be after the offsets up to which the stream has read.
         """
         return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 
     @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks of a micro-batch. The tasks depend only on the offsets, because a restarted query calls this
-        method before the others.
+        """Return the tasks of a micro-batch. The tasks depend only on `start` and `end`, not on the state of the
+        reader, because a restarted query calls this method before all others.
         """
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
         return retry_with_new_listing(self.source, lambda: self._plan_tasks(before, after))

@@ -49,7 +49,7 @@ class Log(Protocol):
         """
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition, at which its log begins."""
+        """Return the first offset of each partition, its log start offset."""
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the visible end of each partition: the end for a reader with the isolation level of the options."""
@@ -158,8 +158,8 @@ def topic_ids_of(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
 
 
 def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[Range]:
-    """Return the ranges that are not empty, sorted by partition. A partition without a start is read from its
-    beginning.
+    """Return the range between the start and the end of each partition, sorted by partition and without empty ranges. A
+    partition without a start is read from its beginning.
     """
     return [
         Range(place, starts.get(place, 0), end)

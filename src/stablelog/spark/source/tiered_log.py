@@ -1,5 +1,5 @@
-"""The log of brokers with tiered storage: records that are only in the object store are read there, all others from
-files or from the brokers.
+"""The log of brokers with tiered storage. Records that are only in the object store are read from the store; all other
+records are read from segment files or fetched from the brokers.
 """
 
 import logging

@@ -29,7 +29,7 @@ class Layout(Protocol):
     required: frozenset[str]
 
     def is_used(self, store: ObjectStore) -> bool:
-        """Whether a store has objects in this layout. Raises StoreError."""
+        """Return whether a store has objects that are named as in this layout. Raises StoreError."""
 
     def topics(self, store: ObjectStore) -> set[str]:
         """Return the names of the topics that have objects in a store. Raises StoreError."""

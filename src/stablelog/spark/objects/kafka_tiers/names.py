@@ -83,7 +83,7 @@ class Upload(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The common part of the keys of its objects: the key without the suffix."""
+        """The common part of the keys of the objects of this attempt: a key without its suffix."""
         return next(iter(self.files.values())).key.rpartition(".")[0]
 
 

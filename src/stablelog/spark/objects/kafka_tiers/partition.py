@@ -99,8 +99,8 @@ class KafkaPartition(TieredPartition):
         return [*found, (start, self._last_stable_end)]
 
     def runs(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return those parts of the offsets [start, end) that the reader can read: for each part its first offset and
-        the offset after its last one. Raises UnavailableError and DamageError.
+        """Return the runs in [start, end), the parts of these offsets that the reader can read without a broker: for
+        each part its first offset and the offset after its last one. Raises UnavailableError and DamageError.
         """
         clipped = ((max(first, start), min(last, end)) for first, last in self._runs)
         return [(first, last) for first, last in clipped if first < last]

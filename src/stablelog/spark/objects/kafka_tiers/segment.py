@@ -45,8 +45,8 @@ class KafkaSegment(RemoteSegment):
         return self.log_object
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
-        """Return the object and the byte range in which an index of this segment is stored; None if the index is
-        missing or empty.
+        """Return the place of an index of this segment, the object and the byte range in which it is stored; None if
+        the index is missing or empty.
         """
         place = dict(self.indexes).get(kind)
         return place if place is not None and place.size else None
