@@ -68,9 +68,9 @@ class CommitIndex(IndexRows):
         """Begin an empty index, and empty the files that an earlier start of the broker may have left.
 
         Args:
-            before: the index of the previous segment; None for the first index of the partition.
-            first_sequence: for the first index, the greatest commit sequence before it; -1 if there is none, or if it
-                is unknown.
+            before: the commit index of the previous segment; None for the first index of the partition.
+            first_sequence: for the first index, the greatest commit sequence (the number of a commit in its transaction
+                group) before it; -1 if there is none, or if it is unknown.
         """
         self.latest_sequence = first_sequence
         if before is not None:
@@ -94,7 +94,8 @@ class CommitIndex(IndexRows):
     ) -> None:
         """Add an entry at the end of the index: a committed transaction, or a run of batches outside transactions.
 
-        `index_format.ENTRY` describes the fields. `extents` are the encoded extents, as `Extents.rows` yields them.
+        `index_format.ENTRY` describes the fields. `extents` are the byte ranges of its batches in the log files,
+        encoded as `Extents.rows` yields them.
         """
         assert start >= self.view_end
         assert self.summary is None, "a sealed index does not grow"
@@ -120,11 +121,12 @@ class CommitIndex(IndexRows):
             self.least_first_offset = min(self.least_first_offset, first_offset)
 
     def seal(self, segment: Summary, opened: Sequence[tuple[int, int]]) -> None:
-        """Seal the index after its segment was sealed: make the index's summary.
+        """Seal the index after its segment was sealed: make the content of its `.commitsummary` file, with the sizes
+        and checksums of the index's files.
 
         Args:
-            segment: the summary of the segment. The index records its end offset and CRC, by which a later start checks
-                that the index belongs to the segment.
+            segment: the summary of the segment: its sizes, times and checksums. The index records the segment's end
+                offset and CRC, by which a later start checks that the index belongs to the segment.
             opened: (producer id, first offset) of each transaction that is open at the segment's end.
         """
         self.summary = CommitSummary(
@@ -143,7 +145,7 @@ class CommitIndex(IndexRows):
         )
 
     def write(self) -> None:
-        """Write a sealed index to its files, and close them.
+        """Write an index, which `seal` has completed, to its files, and close them.
 
         Raises:
             DiskError: a part of the index could not be written. It stays in memory, where it can be read.
@@ -161,7 +163,8 @@ class CommitIndex(IndexRows):
         incomplete or belong to another segment.
 
         Args:
-            segment: the summary of the segment.
+            segment: the summary of the segment, with the end offset and the CRC that an index of this segment has
+                recorded.
         """
         try:
             summary = CommitSummary.decode(self._disk.read_bytes(self.path(SUMMARY_SUFFIX)))
@@ -184,7 +187,9 @@ class CommitIndex(IndexRows):
         return True
 
     def use_summary(self, summary: CommitSummary) -> None:
-        """Open the index from the files that a summary describes, without checking them."""
+        """Open the index from its files. `summary` is the content of their `.commitsummary` file, which has their sizes
+        and checksums. The files are not compared with it here.
+        """
         self.summary = summary
         self.view_end = summary.view_end
         self.least_first_offset = summary.least_first_offset

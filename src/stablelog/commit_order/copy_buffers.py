@@ -30,7 +30,9 @@ class CopyBuffers:
         return BytesIO()
 
     def return_buffer(self, memory: BytesIO) -> None:
-        """Keep a buffer for a later response. It is used again only when no view of it exists any more."""
+        """Keep a buffer for a later response. `take_buffer` returns it again only when no memoryview of it exists any
+        more.
+        """
         if len(self._kept) < KEPT_COUNT:
             self._kept.append(memory)
 

@@ -23,8 +23,9 @@ SHORT, TORN = -1, -2
 def extents_from(
     index: IndexRows, start: int, log_start: int, size_max: int
 ) -> Iterator[ExtentColumns | Entry]:
-    """Yield the extents of a commit index from a position in commit order on. Those of transactions are yielded as
-    columns. For a run of batches outside transactions, its entry is yielded instead.
+    """Yield the extents (byte ranges of batches in a log file) of a commit index, from a position in commit order on.
+    Those of transactions are yielded as columns, with one list for each field. For a run of batches outside
+    transactions, its entry is yielded instead.
 
     Args:
         index: the commit index of one segment.
@@ -55,8 +56,8 @@ def extents_from(
 
 
 def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
-    """Divide the extents of a commit index into ranges to look up together, from entry number `place` of the index on.
-    Torn transactions, whose beginning retention has removed, are left out.
+    """Divide the extents (byte ranges of batches) of a commit index into ranges to look up together, from entry number
+    `place` of the index on. Torn transactions, whose beginning retention has removed, are left out.
 
     Yields:
         For each range, the number of its first extent, the number after its last extent, and an entry or None. A long
@@ -86,14 +87,14 @@ def _ranges(index: IndexRows, place: int, log_start: int) -> Iterator[tuple[int,
 
 
 def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
-    """Return the kind of an entry, by which neighbours of the same kind are grouped.
+    """Return the kind of an entry of a commit index. Consecutive entries of the same kind are looked up as one group.
 
     Args:
         number: the number of the entry among those that are looked up together.
         producer_id: the producer id of the entry; NO_PRODUCER for a run of batches outside transactions.
         has_lost_first: whether the transaction began before the log start offset, so that its first batches are
             deleted.
-        extent_count: the number of extents of the entry.
+        extent_count: the number of extents of the entry, which are the byte ranges of its batches.
 
     Returns:
         `SHORT` for a transaction with fewer than LONG_COUNT extents; `TORN` for one that has lost its beginning. For a

@@ -73,8 +73,8 @@ class BatchExtent(NamedTuple):
 
 
 class ExtentColumns(NamedTuple):
-    """Extents in the log file of one segment, in commit order, as columns: for each field a list, all of the same
-    length.
+    """Extents, byte ranges of batches in the log file of one segment, in commit order, as columns: for each field a
+    list, all of the same length.
 
     A response may contain thousands of small batches. A `BatchExtent` object for each would cost more time than the
     copy of the batch.
@@ -99,7 +99,7 @@ class ExtentColumns(NamedTuple):
         return sum(self.ends) - sum(self.begins)
 
     def part(self, first: int, end: int) -> "ExtentColumns":
-        """Return the extents with the numbers [first, end)."""
+        """Return the extents (byte ranges of batches) with the numbers [first, end), as columns too."""
         return ExtentColumns(
             self.segment,
             self.prefixes[first:end],
@@ -117,7 +117,7 @@ class Extents:
 
     Args:
         first_offset: the first offset of the transaction in the log.
-        make_spill: creates the spill file.
+        make_spill: creates the spill file, the temporary file for the extents of a transaction with many of them.
 
     Attributes:
         first_offset: the first offset of the transaction in the log.
@@ -176,10 +176,12 @@ class Extents:
                 self._kept = bytearray()
 
     def rows(self, start: int, leader_epoch: int) -> Iterator[Buffer]:
-        """Yield all extents, encoded as in the commit index (`EXTENT`), in one or more buffers.
+        """Yield all extents (byte ranges of the transaction's batches), encoded as in the commit index (`EXTENT`), in
+        one or more buffers.
 
-        For a transaction with LONG_COUNT extents or more, the arguments are not used: its positions count from 0, and
-        each reader adds the values of the arguments.
+        For a transaction with LONG_COUNT extents or more, the arguments are not used, because encoding all its extents
+        again would take too long. Its positions then count from 0, and each reader adds the values of the arguments
+        itself.
 
         Args:
             start: the position of the transaction's first record in commit order.
@@ -203,8 +205,8 @@ class Extents:
 
 
 def with_positions(rows: Buffer, start: int, leader_epoch: int) -> bytes:
-    """Return a copy of encoded extents, with the positions and the leader epoch that are known since the commit of
-    their transaction.
+    """Return a copy of encoded extents (byte ranges of a transaction's batches), with the positions and the leader
+    epoch that are known since the commit of their transaction.
 
     Args:
         rows: the encoded extents. Their positions count from 0, because they were encoded before the commit.
@@ -235,7 +237,9 @@ def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int
 
 
 def _big_endian(numbers: "array[int]") -> "array[int]":
-    """Convert numbers in place between the machine's byte order and big-endian. Return them."""
+    """Convert an array from the machine's byte order to big-endian, or back: both are the same swap of bytes. The array
+    itself is changed, and returned.
+    """
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers

@@ -98,8 +98,8 @@ class FetchAssembler:
 
     @property
     def needs_one(self) -> bool:
-        """Whether the next batch must be added even if it is larger than the room, because the response has no batch
-        yet and the reader has asked for at least one.
+        """Whether the next batch must be added even if it is larger than the space that is left, because the response
+        has no batch yet and the reader has asked for at least one.
         """
         return self._wants_one and self.end == self.start
 
@@ -109,7 +109,9 @@ class FetchAssembler:
         return max(min(self.room, self._remote_room), 0)
 
     def slice(self) -> Slice:
-        """Return the assembled response as a `Slice`. No batch may be added afterwards."""
+        """Return the assembled response as a `Slice`: its buffers, in the order in which they are sent. No batch may be
+        added afterwards.
+        """
         if self._copies is not None:
             copies = self._copies.getbuffer()
             COPY_BUFFERS.return_buffer(self._copies)
@@ -118,7 +120,8 @@ class FetchAssembler:
         return Slice(self._buffers, self.start, self.end, ())
 
     def add_batches(self, segment: Segment, extents: ExtentColumns) -> bool:
-        """Add batches of transactions from a local segment. Batches that end before `start` are left out.
+        """Add batches of transactions from a local segment. Batches that end before `start`, the first position of the
+        fetch, are left out.
 
         Args:
             segment: the segment of the extents.
@@ -144,11 +147,12 @@ class FetchAssembler:
         return has_room
 
     def add_remote_batches(self, data: memoryview, extents: ExtentColumns) -> bool:
-        """Add batches of transactions from an object store. Batches that end before `start` are left out.
+        """Add batches of transactions from an object store. Batches that end before `start`, the first position of the
+        fetch, are left out.
 
         Args:
-            data: the bytes of the extents, one extent after the other.
-            extents: the byte ranges of the batches in the log file.
+            data: the bytes of the extents (the byte ranges that were loaded), one extent after the other.
+            extents: where the extents are in the log file of the remote segment, and which batches they have.
 
         Returns:
             Whether the response has room for more.
@@ -194,11 +198,12 @@ class FetchAssembler:
         return end == entry.end and self.room > 0 and self._remote_room > 0
 
     def add_empty_batch(self, end: int) -> None:
-        """Add a batch without records that takes the positions up to `end`, if it fits. It moves a reader over
-        positions without records, as the batches that Kafka's compaction has emptied do.
+        """Add a batch without records that takes the positions up to `end`, if it fits. A reader that gets it continues
+        after these positions, as it does after a batch whose records compaction has removed.
 
         Args:
-            end: the position after the batch. If it is further away than a batch can reach, the batch ends earlier.
+            end: the position after the batch. A batch can take only a limited number of positions. If `end` is further
+                away, the batch ends earlier.
         """
         if end <= self.end or (self.room < HEADER.size and not self.needs_one):
             return
@@ -208,8 +213,8 @@ class FetchAssembler:
         self.end = read_header(batch).next_offset
 
     def _request_readahead(self, log: File, extents: ExtentColumns) -> None:
-        """Ask the operating system to read ahead the extents for which the response has room. Adjacent extents are
-        requested together. This does not wait for the disk.
+        """Ask the operating system to read ahead the extents (byte ranges of batches) for which the response has room.
+        Adjacent extents are requested together. This does not wait for the disk.
         """
         asked_begin = asked_end = extents.begins[0]
         wanted_size = 0
@@ -224,7 +229,9 @@ class FetchAssembler:
         log.will_need(asked_begin, asked_end - asked_begin)
 
     def _add(self, data: memoryview, batches: ExtentColumns) -> bool:
-        """Add batches of which each is alone in its extent. Return True if the response has room for more batches."""
+        """Add batches to the response. Each is alone in its extent, the byte range that the commit index names. Return
+        True if the response has room for more batches.
+        """
         if not batches.lengths:
             return True
         if max(batches.lengths) <= SMALL_LENGTH_MAX:
@@ -243,7 +250,7 @@ class FetchAssembler:
 
         Args:
             data: the mapped log file, or bytes from the object store, which have the batches.
-            batches: the batches, each alone in its extent.
+            batches: the byte ranges of the batches. No range has more than one batch.
             are_small: whether the batches are small.
 
         Returns:
@@ -294,7 +301,8 @@ class FetchAssembler:
         self._copied[place] = range(begin, self._copies.tell())
 
     def add_local_run(self, segment: Segment, extent: BatchExtent, entry: Entry) -> bool:
-        """Add a run of consecutive batches outside transactions from a local segment. They keep their offsets.
+        """Add a run of consecutive batches outside transactions from a local segment. They keep their offsets, because
+        the position of such a record in commit order is its offset.
 
         Args:
             segment: the segment of the run.
@@ -334,7 +342,7 @@ class FetchAssembler:
 def split_extents(
     data: memoryview, extents: ExtentColumns, start: int
 ) -> tuple[ExtentColumns, DamageError | None]:
-    """Split shared extents, which have several batches, into extents of one batch each.
+    """Split shared extents, byte ranges of the log file with several batches, into extents of one batch each.
 
     Args:
         data: the bytes of the log file.

@@ -1,8 +1,9 @@
-"""The file that records the greatest commit sequence before the first segment of a commit-ordered log.
+"""The file that records the greatest commit sequence (the number of a commit in its transaction group) before the first
+segment of a commit-ordered log.
 
 A commit index that is rebuilt from the log does not know the commits in deleted segments. Without this file, the index
-and its copy in the object store would have a too small commit sequence, and a reader of cuts would not learn that
-retention has removed commits.
+and its copy in the object store would name a too small commit sequence as the latest one before the log. A reader that
+reads all commits up to a commit sequence would then not learn that retention has removed some of them.
 
 The file is written before each deletion of segments. A crash may prevent the deletion, so the file has a row for the
 present first segment, and one for each segment that may be the first one after an interrupted deletion.
@@ -22,11 +23,11 @@ UNKNOWN: Final = -1  # there is no commit, or no file says which is the last one
 
 
 class FirstSequence(NamedTuple):
-    """The greatest commit sequence before a segment.
+    """The greatest commit sequence, the number of a commit in its transaction group, before a segment.
 
     Attributes:
         base_offset: the base offset of the segment.
-        commit_sequence: the commit sequence.
+        commit_sequence: the greatest commit sequence before it.
     """
 
     base_offset: int
@@ -34,14 +35,17 @@ class FirstSequence(NamedTuple):
 
 
 def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
-    """Return the content of the file: the version, the number of rows, the rows, and a CRC, each in a line of text."""
+    """Return the content of the file `log-start-sequence`, which has the greatest commit sequence before the log's
+    first segment: the version, the number of rows, the rows, and a CRC, each in a line of text.
+    """
     lines = [f"{VERSION}", f"{len(rows)}", *(f"{row.base_offset} {row.commit_sequence}" for row in rows)]
     text = "".join(f"{line}\n" for line in lines).encode()
     return text + f"{crc32c(text):08x}\n".encode()
 
 
 def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
-    """Decode the content of the file. Return its rows in the order of the file; there is at least one.
+    """Decode the content of the file `log-start-sequence`. Return its rows, each with the greatest commit sequence
+    before a segment, in the order of the file; there is at least one.
 
     Raises:
         DamageError: the file is damaged, or has another version.

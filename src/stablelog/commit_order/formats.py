@@ -14,12 +14,13 @@ from stablelog.log.files.names import VIEW_START_FILE
 
 
 def check_formats(listing: Listing) -> None:
-    """Check the format versions of the files of commit order: `view-start-offset`, and the newest commit summary.
+    """Check the format versions of the files of commit order: `view-start-offset`, and the newest `.commitsummary`
+    file, which describes the commit index of a segment.
 
-    A damaged commit summary is ignored here, because the broker rebuilds the commit index.
+    A damaged `.commitsummary` file is ignored here, because the broker rebuilds the commit index.
 
     Args:
-        listing: the listing of the partition's directory, which need not have these files.
+        listing: the listing of the partition's directory, which may lack these files.
 
     Raises:
         UnknownFormatError: this release does not read the version of a file. The message names the file.

@@ -40,7 +40,8 @@ class IndexBuilder:
     Args:
         partition: the partition.
         disk: the disk of the partition.
-        first_sequences: the recorded commit sequences before segments that may be the first.
+        first_sequences: for each segment that may be the first one after a crash, the recorded greatest commit sequence
+            (number of a commit in its transaction group) before it.
 
     Attributes:
         indexes: the commit indexes, one for each segment that the builder has reached. The last one grows.
@@ -98,10 +99,11 @@ class IndexBuilder:
                 progress(done, self._partition.size)
 
     def _reopen(self, segments: list[Segment]) -> None:
-        """Find the batches of the transactions that were open at the end of the last index that was opened from files.
+        """Find the batches of the transactions that were open at the end of the last segment whose commit index was
+        opened from files. Their commit markers follow in later segments.
 
         Args:
-            segments: the segments of the indexes that were opened from files.
+            segments: the segments whose commit indexes were opened from files.
         """
         summary = self.indexes[-1].summary if self.indexes else None
         if summary is None or not summary.open:
@@ -121,8 +123,8 @@ class IndexBuilder:
                     _add_batch(known, segment, position, header)
 
     def forget_deleted(self) -> list[CommitIndex]:
-        """Close the indexes of segments that retention has deleted, and remove them from `indexes`. Return the removed
-        ones.
+        """Close the commit indexes of segments that retention has deleted, and remove them from `indexes`. Return the
+        removed ones.
         """
         first = self._partition.segments()[0].base_offset
         self._first_sequence = self.sequence_before(first)
@@ -135,14 +137,16 @@ class IndexBuilder:
         return gone
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the files of all commit indexes, and the temporary files of open transactions."""
         for index in self.indexes:
             index.close()
         for one in self.open.values():
             one.close()
 
     def sequence_before(self, base_offset: int) -> int:
-        """Return the greatest commit sequence before a segment; -1 if there is none, or if it is unknown."""
+        """Return the greatest commit sequence, the number of a commit in its transaction group, before the segment with
+        this base offset; -1 if there is none, or if it is unknown.
+        """
         return max(
             (index.latest_sequence for index in self.indexes if index.base_offset < base_offset),
             default=self._first_sequence,
@@ -151,7 +155,8 @@ class IndexBuilder:
     # -- indexes -----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Read the batches that have become durable, and write the indexes of segments that were sealed.
+        """Read the batches that have become durable, add them to the commit indexes, and write the indexes of segments
+        that were sealed.
 
         Indexes that cannot be written stay in memory, and `failure` has the error. A later call writes them.
         """
@@ -226,7 +231,9 @@ class IndexBuilder:
                     _add_batch(known, segment, position, header)
 
     def _add_outside(self, segment: Segment, batches: Iterator[tuple[int, BatchHeader]]) -> None:
-        """Add one entry for a run of batches outside transactions, which follow each other in the log."""
+        """Add one entry to the segment's commit index, for a run of batches outside transactions, which follow each
+        other in the log.
+        """
         begin, header = next(batches)
         start, end, latest_ms = header.base_offset, header.next_offset, header.max_timestamp
         self._position = begin + header.size
@@ -275,16 +282,16 @@ class IndexBuilder:
             ended.close()
 
     def _commit(self, header: BatchHeader, commit_sequence: int, ended: Extents | None) -> None:
-        """Add the entry of a committed transaction.
+        """Add the entry of a committed transaction to the commit index of the segment that has its marker.
 
         Args:
             header: the header of the commit marker.
             commit_sequence: the commit sequence in the marker.
-            ended: the transaction; None if the log has no batch of it.
+            ended: the byte ranges of the transaction's batches; None if the log has no batch of it.
 
         Raises:
-            DamageError: the marker has another number of positions than the transaction has records, although no batch
-                was deleted, because the log still begins at offset 0.
+            DamageError: the marker takes positions for another number of records than the transaction has. This is
+                damage only if the log still begins at offset 0, so that no batch of the transaction was deleted.
         """
         count = header.last_offset_delta
         whole = ended if ended is not None and ended.record_count == count else None

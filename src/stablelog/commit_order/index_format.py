@@ -61,7 +61,8 @@ class CommittedRange(NamedTuple):
     Attributes:
         start: the first position.
         end: the position after the last record.
-        commit_sequence: the commit sequence of the transaction; -1 for records outside transactions.
+        commit_sequence: the commit sequence of the transaction, its number in its transaction group; -1 for records
+            outside transactions.
         time_ms: the commit time, in ms since 1970.
     """
 
@@ -88,7 +89,7 @@ class Entry(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position after the last record."""
+        """The end of the entry, exclusive: the position in commit order after its last record."""
         return self.start + self.record_count
 
     @property
@@ -98,7 +99,9 @@ class Entry(NamedTuple):
 
     @property
     def committed(self) -> CommittedRange:
-        """The positions, the commit sequence and the time of the entry."""
+        """What the entry says about its commit: the positions, the commit sequence (the number of the commit in its
+        transaction group) and the time.
+        """
         return CommittedRange(
             self.start, self.end, -1 if self.is_outside else self.latest_sequence, self.latest_ms
         )
@@ -112,18 +115,19 @@ class Entry(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether the transaction has at least LONG_COUNT extents.
+        """Whether the transaction has at least LONG_COUNT extents, byte ranges of its batches in the log files.
 
         The extents of such a transaction were written before the start position and the leader epoch of its commit were
-        known. Their positions count from 0, and their leader epoch is 0. A reader therefore adds the start position of
-        this entry to the positions, and takes the leader epoch from this entry.
+        known. Their positions count from 0, and their leader epoch is 0. A reader therefore adds the entry's start
+        position to them, and takes the leader epoch from the entry.
         """
         return self.extent_count >= LONG_COUNT
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
-    """The content of the `.commitsummary` file of a sealed commit index. `SUMMARY` describes the fields.
+    """The content of the `.commitsummary` file of a sealed commit index: the sizes and checksums of the index's files,
+    the latest commit, and the transactions that are open at the end of the segment. `SUMMARY` describes the fields.
 
     Attributes:
         open: (producer id, first offset) of each transaction that is open at the segment's end.
@@ -143,7 +147,7 @@ class CommitSummary:
     open: tuple[tuple[int, int], ...]
 
     def encode(self) -> bytes:
-        """Encode the content of a `.commitsummary` file."""
+        """Encode the content of a `.commitsummary` file, the sizes and checksums of a commit index's files."""
         content = SUMMARY.pack(
             VERSION,
             self.base_offset,
@@ -163,7 +167,7 @@ class CommitSummary:
 
     @classmethod
     def decode(cls, content: bytes) -> "CommitSummary":
-        """Decode the content of a `.commitsummary` file.
+        """Decode the content of a `.commitsummary` file, which has the sizes and checksums of a commit index's files.
 
         Raises:
             UnknownFormatError: this release does not read the version of the file.

@@ -19,13 +19,15 @@ COLUMNS_AT_ONCE = 1024  # how many entries a search over all entries reads toget
 
 
 class Rows(Protocol):
-    """The rows of a file of the commit index, all of the same size: one for each entry, or one for each extent."""
+    """The rows of a file of the commit index, all of the same size: one for each entry (a transaction), or one for each
+    extent (a byte range with its batches).
+    """
 
     def __len__(self) -> int:
         """The number of rows."""
 
     def __getitem__(self, place: int) -> tuple[int, ...]:
-        """Return the fields of a row."""
+        """Return the fields of the row with this number, counted from 0."""
 
     def between(self, first: int, end: int) -> Buffer:
         """Return the bytes of the rows with the numbers [first, end)."""
@@ -33,18 +35,22 @@ class Rows(Protocol):
 
 @dataclass(eq=False)
 class IndexRows:
-    """The commit index of one segment, as its readers see it.
+    """The commit index of one segment, as its readers see it. It has an *entry* for each transaction that commits in
+    the segment, and one for each run of batches outside transactions. The *extents* of an entry are the byte ranges of
+    its batches in the log files.
 
     Attributes:
         base_offset: the base offset of the segment.
-        view_end: the position after the last entry of this index and all earlier ones, or a later position in the
-            segment.
+        view_end: a position in commit order: all entries of this and of earlier indexes end at or before it, and all
+            entries of later indexes begin at or after it.
         least_first_offset: the least log offset at which a transaction of this index begins.
-        latest_sequence: the greatest commit sequence in the partition up to the end of this index; -1 if there is none.
+        latest_sequence: the greatest commit sequence (number of a commit in its transaction group) in this and all
+            earlier indexes of the partition; -1 if there is none.
         latest_ms: the latest commit time in the index, in ms since 1970; -1 if there is none.
-        entries: the rows of the entries, in commit order.
-        extents: the rows of the extents of all entries.
-        loaded_size: the bytes of the rows, if they were loaded from an object store; otherwise 0.
+        entries: one row for each entry, in commit order.
+        extents: one row for each extent; those of an entry follow each other.
+        loaded_size: how many bytes of memory the rows take, if they were loaded from an object store; 0 if they are in
+            local files.
     """
 
     base_offset: int
@@ -63,8 +69,9 @@ class IndexRows:
         return Entry(*self.entries[place])
 
     def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Return four lists with one field each of the entries with the numbers [first, end): their first offsets,
-        their producer ids, the numbers of their first extents, and the numbers of extents that they have.
+        """Return four lists with one field each of the entries (transactions, or runs of batches outside transactions)
+        with the numbers [first, end): their first offsets, their producer ids, the numbers of their first extents (byte
+        ranges of batches), and how many extents they have.
 
         Lists are returned because an `Entry` object for each entry would cost more time than all work with its fields.
         """
@@ -78,7 +85,7 @@ class IndexRows:
 
     def least_first_offset_from(self, place: int) -> int:
         """Return the least log offset at which a transaction begins, among the entries from number `place` on;
-        `NOTHING` if none is a transaction.
+        `NOTHING` if all of them are batches outside transactions.
         """
         least = NOTHING
         for first in range(place, len(self), COLUMNS_AT_ONCE):
@@ -86,8 +93,8 @@ class IndexRows:
         return least
 
     def place_of_last_before(self, log_start: int) -> int:
-        """Return the number of the last entry whose transaction begins before the log offset `log_start`. There must be
-        one.
+        """Return the number of the last entry whose transaction begins before the log offset `log_start`. The caller
+        makes sure that there is one.
         """
         for end in range(len(self), 0, -COLUMNS_AT_ONCE):
             first = max(end - COLUMNS_AT_ONCE, 0)
@@ -148,32 +155,35 @@ class IndexRows:
             begin = end
 
     def place_of(self, position: int) -> int:
-        """Return the number of the first entry that ends after a position in commit order; `len(self)` if there is
-        none.
+        """Return the number of the first entry (a transaction, or a run of batches outside transactions) that ends
+        after a position in commit order; `len(self)` if there is none.
         """
         return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
 
     def place_at_time(self, time_ms: int) -> int:
-        """Return the number of the first entry with this commit time or a later one; `len(self)` if there is none."""
+        """Return the number of the first entry of the commit index with this commit time or a later one; `len(self)` if
+        there is none.
+        """
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
     def offset_after(self, commit_sequence: int) -> int | None:
-        """Return the position at which the first entry with a greater commit sequence starts; None if there is none.
+        """Return the position at which the first entry starts whose commit sequence, the number of the commit in its
+        transaction group, is greater than this one; None if there is none.
 
-        The entries are sorted by commit sequence, because a partition has the transactions of one transaction group in
-        this order.
+        The entries are sorted by commit sequence, because all transactions of a partition belong to one transaction
+        group, whose commits have this order.
         """
         place = bisect_right(self.entries, commit_sequence, key=itemgetter(5))
         return self[place].start if place < len(self) else None
 
     def sequence_before(self, position: int, earlier: int | None) -> int:
-        """Return the greatest commit sequence before a position of this index; -1 if there is none, or if it is
-        unknown.
+        """Return the greatest commit sequence (number of a commit in its transaction group) before a position of this
+        commit index; -1 if there is none, or if it is unknown.
 
         Args:
             position: the position in commit order.
-            earlier: the greatest commit sequence of the indexes before this one; None if there are none, or if it is
-                unknown.
+            earlier: the greatest commit sequence in the commit indexes of earlier segments; None if there are none, or
+                if it is unknown.
         """
         place = self.place_of(position)
         if place:
@@ -185,15 +195,16 @@ class IndexRows:
         return self[0].latest_sequence if self[0].is_outside else -1
 
     def torn_sequence(self, log_start: int, first: int = 0) -> int:
-        """Return the greatest commit sequence of the torn transactions from entry number `first` on; -1 if there are
-        none. A transaction is torn if it began before the log offset `log_start`: retention has removed its beginning.
+        """Return the greatest commit sequence, the number of a commit in its transaction group, among the torn
+        transactions from entry number `first` on; -1 if there are none. A transaction is torn if it began before the
+        log offset `log_start`: retention has removed its beginning.
         """
         entries = (self[place] for place in range(first, len(self)))
         return max((entry.latest_sequence for entry in entries if entry.is_torn(log_start)), default=-1)
 
     def extent_with(self, entry: Entry, position: int) -> int:
-        """Return the number of the extent that has the record at a position in commit order. The extent is one of those
-        of `entry`, which has the position.
+        """Return the number of the extent (byte range of batches) that has the record at a position in commit order.
+        The position must be in `entry`, and only the extents of this entry are searched.
         """
         first, end = entry.extent_first, entry.extent_first + entry.extent_count
         base_offset = position - entry.start if entry.is_long else position

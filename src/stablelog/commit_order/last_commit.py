@@ -1,9 +1,10 @@
-"""Search for the last commit sequence in a commit-ordered partition that is not open yet.
+"""Search for the last commit sequence, the number of a commit in its transaction group, in a commit-ordered partition
+that is not open yet.
 
 After a start of the broker, the coordinator of a transaction group rejects commits until it knows the last commit
 sequence in all partitions of the group. Opening all of them may take long, so this module reads as little as possible:
 from the end of the log back to the last commit marker, in steps that begin at entries of the offset index. For a
-segment with a sealed commit index, the summary of the index is enough.
+segment with a sealed commit index, the `.commitsummary` file of the index is enough.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ STEP_SIZE = 16 << 10  # how many bytes of the log the first step searches; each 
 
 
 def last_commit_sequence(disk: Disk, directory: Path) -> int:
-    """Return the commit sequence of a partition's last commit marker; -1 if no marker has one.
+    """Return the commit sequence of a partition's last commit marker, which is the number of the commit in its
+    transaction group; -1 if no marker has one.
 
     In a damaged partition, the last marker that can be read counts. Nothing is written.
 
@@ -52,7 +54,9 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
 
 
 def _sequences_in_segment(disk: Disk, directory: Path, base_offset: int) -> Iterator[int]:
-    """Yield the commit sequences of the commit markers in a log file, the last one first."""
+    """Yield the commit sequences (numbers of commits in their transaction group) of the commit markers in a log file,
+    the last one first.
+    """
     name = SegmentName.of(directory, base_offset)
     with contextlib.closing(disk.open(name.path(LOG))) as log:
         for begin, end in _steps(disk, name, log):
@@ -86,8 +90,8 @@ def _is_batch(log: File, position: int, base_offset: int) -> bool:
 
 
 def _sequences_between(segment: SegmentName, log: File, begin: int, end: int) -> Iterator[int]:
-    """Yield the commit sequences of the commit markers between two positions, the last one first. The search ends at a
-    damaged or incomplete batch.
+    """Yield the commit sequences (numbers of commits in their transaction group) of the commit markers between two byte
+    positions of a log file, the last one first. The search ends at a damaged or incomplete batch.
     """
     # Positions of the control batches; a marker is only decoded when its commit sequence is asked for.
     controls: list[int] = []

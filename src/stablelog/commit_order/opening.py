@@ -27,11 +27,12 @@ from stablelog.log.view import View, ViewedLog
 
 @dataclass(frozen=True)
 class CommitOrdered:
-    """The order of commit-ordered topics: makes the view of a partition, and records where it begins and which commit
-    was the last one before the log.
+    """The order of commit-ordered topics. Makes the view of a partition: its committed records in the order of their
+    commits. Records in files where the view begins, and which commit was the last one before the first segment of the
+    log.
 
     Attributes:
-        disk: the disk of the partitions.
+        disk: the disk with the directories of the partitions.
     """
 
     disk: Disk
@@ -43,7 +44,7 @@ class CommitOrdered:
     def load_view(
         self, log: ViewedLog, known: Known, progress: Callable[[int, int], None] | None
     ) -> CommitOrder:
-        """Make the view of a log, its records in commit order, after the log's recovery.
+        """Make the view of a log, its committed records in commit order, after the log's recovery.
 
         Raises:
             DamageError: the file that records the start of the view is missing or damaged, or names an offset after the
@@ -73,8 +74,8 @@ class CommitOrdered:
         return start
 
     def write_start(self, log: ViewedLog, start_offset: int) -> None:
-        """Record the position where the view begins, in a file of the partition. The file is durable when this method
-        returns.
+        """Record the position where the view (the partition's records in commit order) begins, in a file of the
+        partition. The file is durable when this method returns.
         """
         self.disk.write_atomic(log.directory / VIEW_START_FILE, encode_log_start(start_offset))
 
@@ -86,8 +87,9 @@ class CommitOrdered:
             return ()
 
     def record_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
-        """Record the greatest commit sequence before the segment with a base offset, before the earlier segments are
-        deleted. The record is durable when this method returns.
+        """Record the greatest commit sequence, the number of a commit in its transaction group, before the segment with
+        a base offset. Called before the earlier segments are deleted, because the commit sequences are deleted with
+        them. The record is durable when this method returns.
         """
         assert isinstance(view, CommitOrder)
         first = view.indexes[0].base_offset

@@ -12,7 +12,7 @@ from stablelog.log.remote_tier import RemoteCommits, RemoteView
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """Rows of equal size that were loaded into memory.
+    """Rows of a commit index, all of the same size, that were loaded from an object store into memory.
 
     Attributes:
         content: the bytes of the rows.
@@ -34,14 +34,14 @@ class LoadedRows:
 
 
 def load_index(remote: RemoteView, commits: RemoteCommits) -> IndexRows:
-    """Return the commit index of a remote segment.
+    """Return the commit index of a remote segment: the list of the transactions that commit in it.
 
     Args:
         remote: the remote segments of the partition.
-        commits: the description of the index in the manifest.
+        commits: the description of the index in the manifest, the list of the partition's segments in the store.
 
     Raises:
-        NotLoadedError: the rows are not loaded.
+        NotLoadedError: the rows are not in the cache. The caller loads them and calls again.
         DamageError: the bytes in the store do not match the manifest.
     """
     entries, extents = remote.commit_rows(commits.base_offset)

@@ -43,7 +43,7 @@ class TieredView:
     Args:
         log: the log.
         indexes: the commit indexes of the local segments, oldest first.
-        start: the first position of the view, if it is greater than the log start offset.
+        start: the first position that readers get. It counts only if it is greater than the log start offset.
 
     Attributes:
         indexes: the commit indexes of the local segments, oldest first.
@@ -68,9 +68,9 @@ class TieredView:
     def start_offset(self) -> int:
         """The first position that can be read.
 
-        The view leaves out torn transactions: their positions are after this one, but they began before the log start
-        offset. Retention and DeleteRecords tear no transaction; a log that was restored from an object store may have
-        torn ones.
+        Torn transactions are left out: their positions are after this one, but they began before the log start offset,
+        so that their first batches are missing. Retention and DeleteRecords tear no transaction; a log that was
+        restored from an object store may have torn ones.
         """
         return max(self._start, self._tiers.log_start)
 
@@ -82,8 +82,8 @@ class TieredView:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _assemble(self, response: FetchAssembler) -> bool:
-        """Add batches in commit order to a response until it is full. Return True if the response has reached the end
-        of the view, so that no batch was left out.
+        """Add batches in commit order to a response until it is full. Return True if the response has reached the last
+        committed batch, so that none was left out for lack of space.
         """
         log_start = self._tiers.log_start
         for index in self._tiers.indexes_from(response.start):
@@ -101,7 +101,9 @@ class TieredView:
         return True
 
     def _add(self, response: FetchAssembler, extents: ExtentColumns) -> bool:
-        """Add batches of transactions. Return whether the response has room for more."""
+        """Add batches of transactions to a response. `extents` are the byte ranges of the batches in a log file. Return
+        whether the response has room for more.
+        """
         if self._tiers.is_local(extents.segment):
             return response.add_batches(self._segment(extents.segment), extents)
         view = self._tiers.remote.view
@@ -115,7 +117,9 @@ class TieredView:
         return has_room and count == len(extents.begins)
 
     def _add_outside(self, response: FetchAssembler, index: IndexRows, entry: Entry) -> bool:
-        """Add a range of batches outside transactions. Return whether the response has room for more."""
+        """Add the batches of an entry of a commit index, a run of batches outside transactions, to a response. Return
+        whether the response has room for more.
+        """
         extent = index.extent(entry.extent_first)
         if self._tiers.is_local(extent.segment):
             return response.add_local_run(self._segment(extent.segment), extent, entry)
@@ -183,14 +187,16 @@ class TieredView:
     # -- entries -----------------------------------------------------------------------------------------------
 
     def entries_from(self, position: int) -> Iterator[Entry]:
-        """Yield, in commit order, the entries of all commit indexes that end after a position."""
+        """Yield, in commit order, the entries of all commit indexes (transactions, and runs of batches outside
+        transactions) that end after a position in commit order.
+        """
         for index in self._tiers.indexes_from(position):
             for place in range(index.place_of(position), len(index)):
                 yield index[place]
 
     def entries(self, start: int, end: int) -> Iterator[Entry]:
-        """Yield the entries of commit indexes with positions in [start, end), without transactions whose beginning was
-        deleted.
+        """Yield the entries of commit indexes (transactions, and runs of batches outside transactions) with positions
+        in [start, end), without transactions whose beginning was deleted.
         """
         found = takewhile(lambda entry: entry.start < end, self.entries_from(start))
         return (entry for entry in found if not entry.is_torn(self._tiers.log_start))
@@ -198,7 +204,7 @@ class TieredView:
     def transactions(
         self, start: int, count_max: int, *, with_outside: bool = False, end: int = OFFSET_MAX
     ) -> list[CommittedRange]:
-        """Return the first transactions that end after a position.
+        """Return the first transactions that end after a position in commit order.
 
         Args:
             start: the position.
@@ -213,8 +219,9 @@ class TieredView:
     # -- commit sequences --------------------------------------------------------------------------------------
 
     def offset_after(self, commit_sequence: int) -> int:
-        """Return the start of the first transaction with a greater commit sequence; the view's end if there is none.
-        Records outside transactions before this position count as earlier than the transaction.
+        """Return the position at which the first transaction starts whose commit sequence, the number of a commit in
+        its transaction group, is greater than this one. Return the position after all committed records if there is
+        none. A reader that stops at the returned position gets the records outside transactions before it, too.
         """
         key = "offset_after", commit_sequence, self.start_offset
         if key in self._remote_answers:
@@ -229,8 +236,8 @@ class TieredView:
         )
 
     def _cache_answer(self, key: tuple[str, int, int], index: IndexRows, answer: int) -> int:
-        """Return an answer, and keep it for later calls if it was found in a remote commit index, which takes long to
-        search.
+        """Return the result of a search, and keep it by `key` for later searches if it was found in a remote commit
+        index, which takes long to search. `key` has the kind of the search, its argument and the start of the view.
         """
         if index.loaded_size:
             self._remote_answers[key] = answer
@@ -239,8 +246,9 @@ class TieredView:
         return answer
 
     def torn_sequence(self) -> int:
-        """Return the greatest commit sequence of a torn transaction, one that has lost its beginning to retention or a
-        part to the loss of a disk; -1 if there is none. The view leaves out all torn transactions.
+        """Return the greatest commit sequence (number of a commit in its transaction group) of a torn transaction, one
+        that has lost its beginning to retention or a part to the loss of a disk; -1 if there is none. Readers in commit
+        order get no part of a torn transaction.
         """
         restored = self._partition.restored
         lost = -1 if restored is None else restored.torn_sequence
@@ -258,7 +266,8 @@ class TieredView:
         )
 
     def _torn_sequence(self, index: IndexRows) -> int:
-        """Return the greatest commit sequence of the torn transactions in one commit index; -1 if there are none.
+        """Return the greatest commit sequence of the torn transactions in one commit index, which have lost their
+        beginning to retention; -1 if there are none.
 
         The index may have a million entries, so each call searches only the entries that were added since the last
         call.
@@ -279,8 +288,8 @@ class StoredOrder(TieredView):
 
     Args:
         remote: the remote tier of the partition. Every call raises NotLoadedError if bytes are not in its cache, and
-            DamageError if bytes in the store do not match the manifest.
-        view_start: the first position of the view, if it is greater than the log start offset.
+            DamageError if bytes in the store do not match the manifest, the list of the partition's segments there.
+        view_start: the first position that readers get. It counts only if it is greater than the log start offset.
         restored: the offsets and commits that restores of the partition have lost; None if it was never restored.
     """
 
@@ -288,8 +297,8 @@ class StoredOrder(TieredView):
         super().__init__(StoredLog(remote, restored), [], view_start)
 
     def read(self, start: int, size_max: int) -> Slice:
-        """Read whole batches in commit order: at most `size_max` bytes, but at least one batch. The result is empty at
-        the end of the store.
+        """Read whole batches in commit order: at most `size_max` bytes, but at least one batch. The result is empty if
+        `start` is after the last record in the store.
         """
         response = FetchAssembler(start, size_max, at_least_one=True, reads_on=True)
         try:
@@ -303,13 +312,15 @@ class StoredOrder(TieredView):
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence in the store; -1 if there is none."""
+        """The greatest commit sequence, the number of a commit in its transaction group, in the store; -1 if there is
+        none.
+        """
         return self._tiers.remote.view.latest_sequence
 
     def removed_sequence(self) -> int | None:
-        """Return the greatest commit sequence of a transaction that may have lost records to retention; -1 if there is
-        none, and None if it is unknown. All transactions with greater commit sequences are complete, except those that
-        `torn_sequence` counts.
+        """Return the greatest commit sequence (number of a commit in its transaction group) of a transaction that may
+        have lost records to retention; -1 if there is none, and None if it is unknown. All transactions with greater
+        commit sequences are complete, except the torn ones, which `torn_sequence` reports.
         """
         start = self.start_offset
         if start == 0:

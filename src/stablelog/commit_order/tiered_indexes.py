@@ -3,11 +3,11 @@ store.
 
 Local retention deletes the first local segments that the object store has. Their positions are then read with the
 commit indexes in the store. A transaction with its marker in a local segment may have batches in a deleted one; these
-bytes come from the store, too.
+batches are read from the store, too.
 
 A local index may lack the beginning of such a transaction: if its files were lost in a crash, the broker has rebuilt it
-from the local segments only. In this index, the transaction counts as torn. The copy of the index in the store is
-complete, and is read instead.
+from the local segments only. In this index, the transaction counts as torn: incomplete, and hidden from readers. The
+copy of the index in the store is complete, and is read instead.
 """
 
 import contextlib
@@ -58,7 +58,8 @@ class TieredIndexes:
     NotLoadedError if bytes of the store are not in the broker's cache.
 
     Attributes:
-        partition: the partition. A partition that refers to this object passes a weak reference.
+        partition: the partition. It is a weak reference if the partition itself refers to this object, so that both can
+            be freed.
         local: the indexes of the local segments, oldest first. The last one grows.
     """
 
@@ -82,14 +83,14 @@ class TieredIndexes:
         return bool(self.local) and base_offset >= self.local[0].base_offset
 
     def place_of(self, position: int) -> int:
-        """Return the number of the first local index that ends after a position; the number of the last index if there
-        is none.
+        """Return the place in `local` of the first commit index that ends after a position in commit order; that of the
+        last index if there is none.
         """
         return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))
 
     def remote_commits(self, position: int) -> Iterator[RemoteCommits]:
-        """Return the remote segments from a position on that are only in the store: those before the local log start
-        offset.
+        """Yield what the list of remote segments says about the commit index of each segment, from the one with a
+        position in commit order on, that is only in the store. These segments are before the local log start offset.
         """
         local_start = self.partition.start_offset
         if self.partition.remote is None or position >= local_start:
@@ -97,8 +98,8 @@ class TieredIndexes:
         return takewhile(lambda one: one.base_offset < local_start, self.remote.view.commits(position))
 
     def indexes_from(self, position: int, time_ms: int = -1) -> Iterator[IndexRows]:
-        """Yield the indexes in commit order, from the one with this position on. Indexes without a commit or a record
-        at `time_ms` or later are left out.
+        """Yield the commit indexes of both tiers, in commit order, from the one with this position on. Indexes without
+        a commit or a record at `time_ms` or later are left out.
         """
         for commits in self.remote_commits(position):
             position = commits.end_offset
@@ -109,18 +110,19 @@ class TieredIndexes:
                 yield self.whole_index(self.local[place])
 
     def whole_index(self, index: CommitIndex) -> IndexRows:
-        """Return an index that has all transactions of a local index: the local index itself or, if it lacks the
+        """Return a commit index that has all transactions of a local one: the local index itself or, if it lacks the
         beginning of a transaction, its copy in the store.
         """
         commits = self._copy_of(index)
         return index if commits is None else load_index(self.remote.view, commits)
 
     def least_first_offset(self, index: CommitIndex, start: int) -> int:
-        """Return the least log offset at which a transaction of a local index begins, of those with positions from
-        `start` on.
+        """Return the least log offset at which a transaction of a local commit index begins. Only transactions with
+        positions in commit order from `start` on count.
 
-        If the local index lacks the beginning of a transaction, all transactions of its copy in the store count. The
-        copy is not loaded, because the manifest has their least first offset.
+        If the local index lacks the beginning of a transaction, its complete copy in the store is used, and all
+        transactions of the copy count, also those before `start`. The copy need not be loaded: the manifest, the list
+        of the segments in the store, has the least offset of all of them.
         """
         commits = self._copy_of(index)
         if commits is not None:
@@ -130,8 +132,8 @@ class TieredIndexes:
         return index.least_first_offset_from(index.place_of(start))
 
     def _copy_of(self, index: CommitIndex) -> RemoteCommits | None:
-        """Return the description of a local index's copy in the store, if the local index lacks the beginning of a
-        transaction; None if it lacks nothing, or if there is no copy.
+        """Return the description of a local commit index's copy in the object store, if the local index lacks the
+        beginning of a transaction; None if it lacks nothing, or if there is no copy.
         """
         if index.least_first_offset == TORN and self.partition.remote is not None:
             commits = next(self.remote.view.commits(index.base_offset), None)
@@ -140,7 +142,9 @@ class TieredIndexes:
         return None
 
     def index_after_sequence(self, commit_sequence: int) -> IndexRows | None:
-        """Return the first index whose `latest_sequence` is greater than a commit sequence; None if there is none."""
+        """Return the first commit index whose `latest_sequence` is greater than a commit sequence, the number of a
+        commit in its transaction group; None if there is none.
+        """
         if self.log_start < self.partition.start_offset:
             commits = self.remote.view.commits_after(commit_sequence)
             if commits is not None and commits.base_offset < self.partition.start_offset:
@@ -149,10 +153,11 @@ class TieredIndexes:
         return self.whole_index(self.local[at]) if at < len(self.local) else None
 
     def sequence_before(self, index: IndexRows) -> int | None:
-        """Return the greatest commit sequence of the indexes before this one; None if this is the first one.
+        """Return the greatest commit sequence (number of a commit in its transaction group) in the commit indexes
+        before this one; None if this is the first index.
 
-        A local index that was rebuilt does not know the commits in earlier segments that only the store has; the
-        manifest does.
+        A local index that was rebuilt from the log does not know the commits in segments that only the store has. They
+        are read from the manifest, the list of the segments in the store.
         """
         base = index.base_offset
         found = [one.latest_sequence for one in self.local if one.base_offset < base][-1:]
@@ -164,8 +169,8 @@ class TieredIndexes:
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence of the log; -1 if there is none. While the list of remote segments is not
-        loaded, only the commits in local segments count.
+        """The greatest commit sequence (number of a commit in its transaction group) of the log; -1 if there is none.
+        While the list of remote segments is not loaded, only the commits in local segments count.
         """
         latest = self.local[-1].latest_sequence
         if self.partition.remote is not None:
@@ -175,7 +180,9 @@ class TieredIndexes:
 
     @property
     def is_log_whole(self) -> bool:
-        """Whether the indexes have every commit, because no segment was ever deleted from both tiers."""
+        """Whether the commit indexes have every commit of the partition: no segment was deleted from both the disk and
+        the store.
+        """
         if self.local[0].base_offset == 0:
             return True
         first = next(self.remote_commits(self.log_start), None)

@@ -54,7 +54,7 @@ class LogWalk:
         directory: the partition's directory.
         headers: batch headers, by segment and position. Commit indexes of this segment or of later ones may refer to
             them.
-        open: by producer id, the place of each batch of the producer's open transaction.
+        open: by producer id, the place (segment and position) of each batch of the producer's open transaction.
     """
 
     disk: Disk
@@ -63,10 +63,11 @@ class LogWalk:
     open: dict[int, list[Place]] = field(default_factory=dict)
 
     def contents_of(self, base_offset: int) -> tuple[list[_FoundTransaction], list[Place]]:
-        """Read the batch headers of a segment. A torn batch at the end is ignored, because `log.verify` reports it.
+        """Read the batch headers of a segment. An incomplete batch at the end of the file is ignored, because
+        `log.verify` reports it.
 
         Returns:
-            The transactions that commit in the segment, in commit order, and the places of its batches outside
+            A pair: the transactions that commit in the segment, in commit order, and the places of its batches outside
             transactions.
 
         Raises:
@@ -98,7 +99,9 @@ class LogWalk:
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
     def batches_of(self, entry: Entry, extents: list[BatchExtent]) -> list[Place]:
-        """Return (segment, position) of each batch in the extents of an entry. `extents` are all extents of the index."""
+        """Return (segment, position) of each batch in the extents (byte ranges of batches) of an entry. `extents` are
+        those of all entries of the commit index.
+        """
         return [
             place
             for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
@@ -106,8 +109,8 @@ class LogWalk:
         ]
 
     def batches_in(self, extent: BatchExtent, producer_id: int) -> list[Place]:
-        """Return (segment, position) of each data batch of a producer in an extent; with NO_PRODUCER, of all data
-        batches there.
+        """Return (segment, position) of each data batch of a producer in an extent, a byte range of the log file; with
+        NO_PRODUCER, of all data batches there.
         """
         found = []
         position = extent.begin
@@ -184,14 +187,15 @@ def _faults(
     outside: list[Place],
     walk: LogWalk,
 ) -> Iterator[str]:
-    """Find the faults in the entries or extents of a commit index.
+    """Find the faults in a commit index: in its entries (transactions, and runs of batches outside transactions) or in
+    their extents, the byte ranges of their batches.
 
     Args:
         entries: the entries of the commit index of one segment.
         extents: the extents of the same index.
         committed: the transactions that commit in this segment according to its log file.
         outside: the batches of this segment outside transactions.
-        walk: the batch headers of the log.
+        walk: the walk through the log, which has the batch headers that it has read.
 
     Yields:
         A description of each fault, in words.
@@ -233,13 +237,13 @@ def _transaction_faults(
 
 
 def _is_whole(said: _FoundTransaction, walk: LogWalk) -> bool:
-    """Whether the log still has all batches of a transaction, so that its entry must be complete."""
+    """Whether the log still has all batches of a transaction. If so, its entry in the commit index must be complete."""
     return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
 
 
 def _are_placed(entry: Entry, extents: list[BatchExtent], walk: LogWalk) -> bool:
-    """Whether each extent of an entry has the right end, and the right base offset, length and leader epoch. These
-    three values replace the first bytes of a batch in a response.
+    """Whether each extent (byte range of batches) of an entry has the right end, and the right base offset, length and
+    leader epoch. The last three values are compared because they replace the first bytes of a batch in a response.
     """
     position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
     for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:

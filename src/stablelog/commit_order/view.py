@@ -32,18 +32,20 @@ SEQUENTIAL_READERS_MAX = 256
 
 
 class CommitOrder(TieredView):
-    """The view of one partition in commit order. `advance` extends it over the batches that have become durable.
+    """The view of one partition in commit order: its committed batches in the order of their commits. `advance` extends
+    it over the batches that have become durable.
 
     Args:
         partition: a partition of a commit-ordered topic.
         disk: the disk of the partition.
         progress: called during the start of the broker with (bytes done, bytes of the log).
-        first_sequences: the recorded commit sequences before segments that may be the first.
+        first_sequences: for each segment that may be the first one after a crash, the recorded greatest commit sequence
+            (number of a commit in its transaction group) before it.
 
     Attributes:
         indexes: the commit indexes, oldest first. The last one grows.
         builder: builds the commit indexes.
-        first_sequences: the recorded commit sequences before segments that may be the first.
+        first_sequences: the argument of this name.
     """
 
     def __init__(
@@ -70,12 +72,14 @@ class CommitOrder(TieredView):
 
     @property
     def end_offset(self) -> int:
-        """The position after the last record that can be read. It never moves back."""
+        """The position in commit order after the last record that can be read. It never moves back."""
         return max(self.indexes[-1].view_end, self._start, self._partition.start_offset)
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence in the durable part of the log; -1 if there is none."""
+        """The greatest commit sequence, the number of a commit in its transaction group, in the durable part of the
+        log; -1 if there is none.
+        """
         return self._tiers.latest_sequence
 
     @property
@@ -88,11 +92,12 @@ class CommitOrder(TieredView):
         return {producer_id: one.record_count for producer_id, one in self.builder.open.items()}
 
     def first_needed_offset(self) -> int:
-        """Return the first log offset that the view needs: the least one among the start of the view, the offsets at
-        which transactions of the view begin, and those at which open transactions begin.
+        """Return the first log offset that readers in commit order need; retention must keep the batches from there on.
+        It is the least of these: the first position that can be read, the offsets at which the transactions begin whose
+        positions follow it, and the offsets at which open transactions begin.
 
-        If the view begins within a segment whose commit index is only in the store, transactions before the start of
-        the view count, too.
+        If the first position is in a segment of which only the store has the commit index, the offsets of all
+        transactions of this index count. Those before the first position are then included, too.
         """
         start = self.start_offset
         needed = [start, *(one.first_offset for one in self.builder.open.values())]
@@ -114,8 +119,8 @@ class CommitOrder(TieredView):
         return log_start
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the least log offset at which one of these transactions begins: those that are open, and those whose
-        markers are at or after `end_offset`. Return `end_offset` if none of them begins before it.
+        """Return the least log offset at which a transaction begins that is open or has its marker at or after
+        `end_offset`. Return `end_offset` if none of them begins before it.
         """
         needed = [one.first_offset for one in self.builder.open.values()]
         needed += [index.least_first_offset for index in self.indexes if index.base_offset >= end_offset]
@@ -133,13 +138,15 @@ class CommitOrder(TieredView):
     # -- changes -----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Extend the view over the batches of the log that have become durable. Index files that cannot be written now
-        are written later: see `failure`.
+        """Extend the view, which has the committed records in commit order, over the batches of the log that have
+        become durable. Index files that cannot be written now are written later: see `failure`.
         """
         self.builder.advance()
 
     def move_start(self, start_offset: int) -> None:
-        """Hide all positions before this one, which must not be in the middle of a transaction."""
+        """Hide all records at positions before this one in commit order. The caller passes a position that is not in
+        the middle of a transaction.
+        """
         self._start = max(self._start, start_offset)
 
     def forget_deleted(self) -> None:
@@ -148,7 +155,7 @@ class CommitOrder(TieredView):
             self._torn.pop(index.base_offset, None)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the files of all commit indexes."""
         self.builder.close()
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -206,13 +213,14 @@ class CommitOrder(TieredView):
     # -- commit sequences --------------------------------------------------------------------------------------
 
     def removed_sequence(self) -> int | None:
-        """Return the greatest commit sequence of a transaction that may have lost records to retention. All
-        transactions with greater commit sequences are complete.
+        """Return the greatest commit sequence (number of a commit in its transaction group) of a transaction that may
+        have lost records to retention. All transactions with greater commit sequences are complete.
 
         A DeleteRecords request counts as retention, and so does the loss of a disk before a restore.
 
         Returns:
-            -1 if no transaction has lost records. None if this is unknown, because the view has no transaction.
+            -1 if no transaction has lost records. None if this is unknown, because no transaction is left in the
+            partition.
         """
         start = self.start_offset
         is_log_whole = self._tiers.is_log_whole
@@ -226,7 +234,9 @@ class CommitOrder(TieredView):
         return None if found == -1 and not is_log_whole else found
 
     def _sequence_before(self, position: int) -> int:
-        """Return the greatest commit sequence before a position; -1 if there is none, or if it is unknown."""
+        """Return the greatest commit sequence (number of a commit in its transaction group) before a position in commit
+        order; -1 if there is none, or if it is unknown.
+        """
         key = "sequence_before", position, self.start_offset
         if key in self._remote_answers:
             return self._remote_answers[key]
