@@ -26,10 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class OwnedChain(NamedTuple):
-    """The chain of a partition's manifests after this broker has taken the chain over.
+    """The chain of a partition's manifests (each a list of the partition's segments in the store) after this broker has
+    taken the chain over, so that no other broker can publish there.
 
     Attributes:
-        chain: the chain.
+        chain: publishes the next manifests.
         last: its last manifest, corrected where the local log differs from it.
         contents: a long manifest stores its segments in separate objects, its parts. The contents of those parts that
             were loaded, by the id of the part.
@@ -46,18 +47,19 @@ Check = Callable[[bytes | None], tuple[ProvenManifest, dict[uuid.UUID, bytes]]]
 async def take_over(
     storage: RemoteStorage, disk: Disk, threads: Executor, partition: Partition, remote: RemoteLog
 ) -> OwnedChain:
-    """Take over the chain of a partition's manifests, so that only this broker publishes manifests there. Return the
-    chain with its last manifest.
+    """Take over the chain of a partition's manifests, so that only this broker publishes manifests there. (A manifest
+    lists the partition's segments in the store; the chain is the sequence of all its manifests.) Return the chain with
+    its last manifest.
 
     Args:
         storage: the object store.
         disk: the disk of the partition.
         threads: sends the requests to the store.
         partition: the partition.
-        remote: the list of its remote segments.
+        remote: its remote tier, with the log start offset that the directory records.
 
     Raises:
-        FencedError: a broker of a greater epoch has taken over.
+        FencedError: a broker of a greater epoch, which has started later, has taken over.
         DamageError: the last manifest is damaged, or was published for another log than the local one; the store has
             lost segments; or the files in which the partition's directory records its remote tier are damaged.
         StoreError: the store does not answer.
@@ -81,8 +83,8 @@ async def take_over(
 async def prove_history(
     storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
 ) -> None:
-    """Check that the last manifest of a partition was published for the local log, and not for another log that has
-    the same id. The store is not changed.
+    """Check that the last manifest of a partition, the list of its segments in the store, was published for the local
+    log, and not for another log that has the same id. The store is not changed.
 
     Raises:
         DamageError: the manifest is damaged or of another log, or segments are lost: see `take_over`.
@@ -97,8 +99,9 @@ async def prove_history(
 
 
 def prove_topics(storage: RemoteStorage, known: AbstractSet[uuid.UUID]) -> set[uuid.UUID]:
-    """Check that a data directory has all topics that the store has manifests of. The store is not changed. This function
-    blocks, and may be called in any thread.
+    """Check that a data directory has all topics of which the store has a manifest, a list of a partition's segments.
+    If it lacks one, the directory and the store are not of the same cluster's history. The store is not changed. This
+    function blocks, and may be called in any thread.
 
     Args:
         storage: the object store.
@@ -130,12 +133,13 @@ def prove_topics(storage: RemoteStorage, known: AbstractSet[uuid.UUID]) -> set[u
 async def _check_of(
     storage: RemoteStorage, disk: Disk, threads: Executor | None, partition: Partition, remote: RemoteLog
 ) -> Check:
-    """Return a function that checks a manifest, for `Chain.take_over`.
+    """Return a function that checks the last manifest of a partition, the list of its segments in the store, before
+    this broker takes over. `Chain.take_over` calls the function.
 
-    The function gets the payload of a manifest, and raises DamageError if the manifest contradicts the local log, or
-    the files in which the partition's directory records its remote tier. Otherwise it returns a pair: the manifest,
-    corrected where the local log differs, and the contents of the manifest's parts that were loaded, by the id of the
-    part.
+    It gets the payload of a manifest, and raises DamageError if the manifest contradicts the local log, or the files in
+    which the partition's directory records its remote tier. Otherwise it returns a pair: the manifest, corrected where
+    the local log differs, and the contents of the manifest's parts (objects that list older segments) that were loaded,
+    by the id of the part.
     """
     state = LocalState(disk, partition.directory)
     log_start = await in_thread(threads, state.read_start)

@@ -1,4 +1,6 @@
-"""The commit index of a copied segment, as the manifest describes it."""
+"""The commit index of a copied segment (the list of the transactions that commit in it), as the
+manifest describes it.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +16,11 @@ from stablelog.tier.index_object import CommitFiles, IndexKind
 def commit_files(
     segment: Summary, files: Mapping[IndexKind, bytes], paths: Mapping[IndexKind, Path]
 ) -> CommitFiles:
-    """Return the description of the files of a segment's commit index for the manifest.
+    """Return the description of the files of a segment's commit index, for the manifest. The index lists the
+    transactions that commit in the segment, and the manifest the segments that a partition has in the store.
 
     Args:
-        segment: the summary of the segment.
+        segment: the summary of the segment: its sizes, times and checksums.
         files: the contents of the segment's files.
         paths: the paths of these files, for messages.
 

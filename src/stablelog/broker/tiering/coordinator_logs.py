@@ -49,7 +49,8 @@ Sync = Callable[[Sequence[Partition]], Awaitable[None]]
 
 
 class CoordinatorLogs:
-    """The copies of the coordinators' logs.
+    """Copies the logs of the coordinators to the object store, in rounds. In each round all logs that have grown are
+    copied.
 
     Args:
         storage: the object store.
@@ -102,8 +103,8 @@ class CoordinatorLogs:
         )  # The begin of the last round after which the store had all logs.
 
     async def copy_logs(self) -> bool:
-        """Copy to the store the records that were appended to the logs before this call. If there are no new records,
-        nothing is sent.
+        """Copy to the store the records that were appended to the coordinators' logs before this call. If there are no
+        new records, nothing is sent.
 
         Returns:
             Whether all these records are in the store. If not, the error was logged.
@@ -114,11 +115,13 @@ class CoordinatorLogs:
         return await self._run_round(self._flush.wait_for_next_round)
 
     def pause_s(self) -> float:
-        """Return how many seconds remain until the next round of copies must begin."""
+        """Return how many seconds remain until the next round, which copies all logs that have grown, must begin."""
         return max(self._begun_s + BEGIN_SHARE * self._interval_s - self._loop.time(), 0)
 
     async def copy_if_due(self) -> None:
-        """Run a round of copies if `pause_s` returns 0. Raises the errors of `copy_logs`."""
+        """Run a round, which copies all logs of the coordinators that have grown, if `pause_s` returns 0. Raises the
+        errors of `copy_logs`.
+        """
         if self.pause_s() == 0:
             await self.copy_logs()
 
@@ -133,7 +136,10 @@ class CoordinatorLogs:
             return dict(self._plan.remotes)
 
     async def copy_before_trim(self) -> None:
-        """Copy the logs before a coordinator trims one of them. An error is not raised: the next round logs it."""
+        """Copy the coordinators' logs before a coordinator trims one of them, that is, deletes the part before its
+        checkpoint. An error is not raised, so that the log is trimmed in any case: the next round meets it again and
+        logs it.
+        """
         with contextlib.suppress(StablelogError):
             await self.copy_logs()
 
@@ -170,8 +176,9 @@ class CoordinatorLogs:
         return True
 
     async def _open_logs(self) -> tuple[list[Partition], list[Partition]]:
-        """Return a pair: the partitions of the logs of committed offsets, and those of the commit logs. On return, the
-        list of segments in the store is known for each of these logs.
+        """Return a pair: the partitions of the logs of committed offsets, and those of the commit logs, in which
+        transaction coordinators record their decisions. On return, the list of segments in the store is known for each
+        of these logs.
 
         Raises:
             StablelogError: the record of a log's remote segments cannot be read.
@@ -208,11 +215,11 @@ class CoordinatorLogs:
     # -- stop ----------------------------------------------------------------------------------------------------
 
     async def copy_at_stop(self, limit_s: float) -> None:
-        """Copy the records that are not in the store yet, at a stop of the broker. Nothing is appended any more then,
-        and the flush has ended.
+        """Copy the records of the coordinators' logs that are not in the store yet, at a stop of the broker. At this
+        time nothing is appended any more, and the task that makes records durable has ended.
 
-        If the store does not answer within `limit_s` seconds, or has not answered the last round, the stop continues
-        without the copy.
+        If the store does not answer within `limit_s` seconds, or has not answered in the last round of copies, the stop
+        continues without the copy.
         """
         self._storage.store.give_up_after(limit_s)
         if self._is_failing or self._storage.fenced is not None:
@@ -240,7 +247,7 @@ class CoordinatorLogs:
         )
 
     def close(self) -> None:
-        """Stop all copies."""
+        """Stop all copies of the coordinators' logs."""
         self._copier.close(wait=not self._is_stuck)
         self._threads.shutdown(wait=True, cancel_futures=True)
 
@@ -248,12 +255,14 @@ class CoordinatorLogs:
 
     @property
     def failed_count(self) -> int:
-        """The number of logs whose last copy has failed."""
+        """The number of coordinators' logs whose last copy to the store has failed."""
         return len(self._copier.failed)
 
     @property
     def deleted_count(self) -> int:
-        """The number of segments that were deleted from the store."""
+        """The number of segments of the coordinators' logs that were deleted from the store since the start of the
+        broker.
+        """
         return self._copier.deleted_count
 
     def samples(self) -> Iterator[Sample]:
@@ -271,8 +280,8 @@ class CoordinatorLogs:
 
 
 async def _sync_here(partitions: Sequence[Partition]) -> None:
-    """Make the records of some partitions durable in this thread, because the flush task, which otherwise does this,
-    has stopped. Raises DiskError.
+    """Make the records of these partitions durable in this thread. The flush task, which otherwise does this, has ended
+    when the broker stops. Raises DiskError.
     """
     for partition in partitions:
         work = partition.sync_work()

@@ -159,15 +159,15 @@ class CopyPasses:
         await self._coordinators.copy_logs()
 
     async def copy_before_trim(self) -> None:
-        """Copy the coordinators' logs before a coordinator trims one of them. An error of the store is not raised here;
-        the next pass meets it again and logs it.
+        """Copy the coordinators' logs before a coordinator trims one of them, that is, deletes the part before its
+        checkpoint. An error of the store is not raised here; the next pass meets it again and logs it.
         """
         await self._coordinators.copy_before_trim()
 
     async def copy_at_stop(self, limit_s: float) -> None:
-        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does. Then publish manifests with
-        the log start offsets that have moved since the last pass, because readers of the store, and a restore, must
-        not get deleted records.
+        """Copy the rest of the coordinators' logs, as `CoordinatorLogs.copy_at_stop` does. Then publish a manifest, the
+        list of a partition's segments in the store, for each partition whose log start offset has moved since the last
+        pass. Readers of the store, and a restore, would otherwise get deleted records.
 
         The stop continues after `limit_s` seconds, also if the store does not answer.
         """
@@ -232,12 +232,12 @@ class CopyPasses:
         await self._delete_objects_of_deleted_topics()
 
     async def _publish_settings(self) -> None:
-        """Publish the dynamic settings of the broker: after each change, and after a start if the store has others. Raises
-        StablelogError if the store does not answer, or belongs to another cluster.
+        """Publish the dynamic settings of the broker in the store: after each change, and after a start if the store
+        has others. Raises StablelogError if the store does not answer, or belongs to another cluster.
 
         A broker on a stale copy of the data directory must not replace the settings of the right one. So nothing is
-        published after a start until it is checked that the manifests in the store were published for the logs of this
-        directory.
+        published after a start until it is checked that the manifests in the store (the lists of the partitions'
+        segments) were published for the logs of this directory.
         """
         settings = Dynamic(
             dict(self._config.dynamic), dict(self._config.dynamic_defaults), dict(self._config.groups.own)
@@ -269,8 +269,9 @@ class CopyPasses:
         self._settings = settings
 
     async def _prove_history(self) -> None:
-        """Check that this directory has all topics in the store, and that the last manifest of each open partition was
-        published for its log. Raises DamageError if this is not so, and StablelogError if the store does not answer.
+        """Check that this directory has all topics in the store, and that the last manifest of each open partition, the
+        list of its segments in the store, was published for its log. Raises DamageError if this is not so, and
+        StablelogError if the store does not answer.
         """
         remotes = await self._coordinators.remote_logs()
         for one in self._partitions:
@@ -303,9 +304,11 @@ class CopyPasses:
         return not remote.is_known or bool(self._wanted.segments_to_copy(partition, remote.end_offset))
 
     async def _append_missing_events(self, partitions: list[Partition]) -> None:
-        """Append the events that `__remote_log_metadata` lacks after a start or after an error.
+        """Append the events (records of changes of remote segments) that `__remote_log_metadata` lacks after a start or
+        after an error.
 
-        The events that should exist follow from the last manifest of each partition.
+        The events that should exist follow from the last manifest of each partition, the list of its segments in the
+        store.
         """
         if self._storage.fenced is not None:
             return
@@ -318,10 +321,11 @@ class CopyPasses:
         await self._metadata.end_trims()
 
     async def _delete_objects_of_deleted_topics(self) -> None:
-        """Delete the objects of deleted topics.
+        """Delete the objects that deleted topics have in the store.
 
-        The list of topics names them until their objects are deleted. `__remote_log_metadata` also has events about
-        partitions of deleted topics, for which the last event could not be appended or was lost in a crash.
+        The broker's list of topics names the deleted topics until their objects are deleted. `__remote_log_metadata`
+        may name more: if the event that ends a deletion could not be appended, or was lost in a crash, it is appended
+        now.
         """
         marked = set(self._metadata.partitions_to_delete())
         by_topic = {
@@ -357,7 +361,7 @@ class CopyPasses:
             partition.deletion.delete_remote()
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics of the copies."""
+        """Yield the metrics of the copies to the object store."""
         yield Sample("stablelog_remote_copied_bytes", (), self._copier.uploads.size)
         yield Sample("stablelog_remote_copied_segments", (), self._copier.uploads.count)
         deleted_count = self._copier.deleted_count + self._coordinators.deleted_count

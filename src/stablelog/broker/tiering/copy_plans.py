@@ -44,8 +44,9 @@ class CopyPlan(Protocol):
         part_count: the number of segments in one part of a manifest. (A long manifest stores its segments in separate
             objects, its parts.)
         deleted_at_once: how many segments, or other objects, are deleted at once.
-        is_routine: whether copies are so frequent that they are not logged. The objects of a few segments are then
-            deleted after each copy, and the next manifest records that they are gone.
+        is_routine: whether the partitions are coordinators' logs, whose copies are so frequent that they are not
+            logged. The objects of a few segments are then deleted after each copy, and the next manifest records that
+            they are gone.
     """
 
     part_count: int
@@ -56,8 +57,8 @@ class CopyPlan(Protocol):
         """Return the list of the partition's remote segments."""
 
     def log_start_of(self, partition: Partition) -> int:
-        """Return the log start offset for the partition's next manifest. The copier may publish a greater offset, but
-        no smaller one.
+        """Return the log start offset for the partition's next manifest, the list of its segments in the store. The
+        copier may publish a greater offset, but no smaller one.
         """
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
@@ -66,16 +67,17 @@ class CopyPlan(Protocol):
         """
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Return the manifest without surplus segments: if too many segments are marked for deletion, the oldest of
-        them are left out. May run in a thread.
+        """Return the manifest, a list of a partition's segments in the store, without surplus segments: if too many
+        segments are marked for deletion, the oldest of them are left out. May run in a thread.
         """
 
 
 class TopicCopyPlan:
-    """Plan of topics with tiered storage: segments are copied up to the last stable offset.
+    """The rules for copies of topics with tiered storage: segments are copied up to the last stable offset.
 
     Args:
-        limit_of: returns the offset up to which a partition may be copied.
+        limit_of: returns the offset up to which a partition may be copied: the last stable offset that it had before
+            the coordinators' logs were copied.
     """
 
     def __init__(
@@ -104,18 +106,19 @@ class TopicCopyPlan:
         return copyable(partition.log.segments, end_offset, self._limit_of(partition))
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Return the manifest unchanged. A manifest of a topic names a segment until the objects of the segment are
-        deleted.
+        """Return the manifest (a list of a partition's segments in the store) unchanged. That of a topic's partition
+        names each segment until its objects are deleted, however many they are.
         """
         return manifest
 
 
 class CoordinatorCopyPlan:
-    """Plan of the coordinators' logs: each log is copied up to the end that it had when the round of copies began.
+    """The rules for copies of the coordinators' logs: each log is copied up to the end that it had when the round of
+    copies began.
 
     Attributes:
         remotes: the lists of remote segments, by log.
-        ends: the offsets up to which the logs are copied.
+        ends: the offset up to which each log is copied.
     """
 
     def __init__(self) -> None:
@@ -130,7 +133,9 @@ class CoordinatorCopyPlan:
         return self.remotes[partition]
 
     def copied_end(self, partition: Partition) -> int:
-        """Return the first offset of a log that is not in the store; 0 if the manifest of the log is not known yet."""
+        """Return the first offset of a log that is not in the store; 0 if the list of its remote segments is not known
+        yet.
+        """
         remote = self.remotes[partition]
         return remote.end_offset if remote.is_known else 0
 
@@ -145,8 +150,9 @@ class CoordinatorCopyPlan:
         return copyable(partition.log.segments, end_offset, self.ends.get(partition, 0))
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with at most MARKED_COUNT_MAX segments that are marked for deletion. The oldest of these
-        segments are left out. No manifest names their objects any more, so they are deleted later as orphans.
+        """Return the manifest, the list of a log's segments in the store, with at most MARKED_COUNT_MAX segments that
+        are marked for deletion. The oldest of these segments are left out. No manifest names their objects any more, so
+        they are deleted later as orphans, objects that the broker finds without a name.
         """
         marked = [one.segment_id for one in manifest.segments if one.state is SegmentState.DELETE_STARTED]
         if len(marked) <= MARKED_COUNT_MAX:

@@ -18,7 +18,7 @@ class CopyThrottle:
 
     Args:
         rate: returns the limit in bytes per second.
-        now_s: a clock that is never set back.
+        now_s: returns the time in seconds, from a clock that is never set back.
         sleep: waits for the given number of seconds.
     """
 
@@ -48,8 +48,9 @@ class CopyThrottle:
 
 
 def run_at_half_speed(steps: Generator[None, None, Result], is_cancelled: Callable[[], bool]) -> Result:
-    """Run the steps of a generator in this thread, and sleep after each step for as long as the step took. The pauses
-    let the event loop hold the interpreter lock. Return the result of the generator.
+    """Run the steps of a generator in this thread, and sleep after each step for as long as the step took. During the
+    pauses the event loop gets the interpreter lock, so that requests are not delayed. Return the result of the
+    generator.
 
     Raises:
         UnavailableError: the work was cancelled.

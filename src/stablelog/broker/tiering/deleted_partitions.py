@@ -41,8 +41,9 @@ class DeletedPartitions:
 
     Args:
         storage: the object store.
-        delay_s: returns the delay of deletions, in seconds.
-        now_s: a clock that is never set back.
+        delay_s: returns the delay of deletions, in seconds: objects are deleted only so long after the deletion was
+            found to be possible, so that readers can finish.
+        now_s: returns the time in seconds, from a clock that is never set back.
     """
 
     def __init__(
@@ -61,10 +62,10 @@ class DeletedPartitions:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="deleted partitions")
 
     async def delete_objects(self, partitions: Iterable[RemotePartition]) -> list[RemotePartition]:
-        """Delete the objects of these partitions that may be deleted now. Return the partitions that have no object
-        left in the store.
+        """Delete those objects of these partitions in the store that may be deleted now: the delay has passed, and no
+        reader protects them. Return the partitions that have no object left in the store.
 
-        An error of a partition is logged once, and the next call tries again.
+        If the objects of a partition cannot be deleted, this is logged once, and the next call tries again.
         """
         over, end_s = [], self._now_s() + PASS_S_MAX
         # Each pass begins with another partition.
@@ -96,7 +97,7 @@ class DeletedPartitions:
 
     def _delete_partition(self, partition: RemotePartition) -> bool:
         """Delete the objects of one partition that may be deleted now. Return True if the store has no object of the
-        partition any more, except the object `deleted` of its topic. Runs in a thread.
+        partition any more, except the object `deleted`, which says that its topic was deleted. Runs in a thread.
         """
         run, now_s, delay_s = self._storage.prefix.run_steps, self._now_s(), self._delay_s()
         known_s = self._known_s.setdefault(partition, now_s)
@@ -123,5 +124,5 @@ class DeletedPartitions:
         return True
 
     def close(self) -> None:
-        """Shut the thread down."""
+        """Shut down the thread that deletes objects."""
         self._threads.shutdown(wait=True, cancel_futures=True)

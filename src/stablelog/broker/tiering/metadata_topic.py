@@ -73,10 +73,11 @@ class _Loaded:
     describe.
 
     Attributes:
-        partition: the metadata partition.
+        partition: the partition of `__remote_log_metadata`.
         events: the events, without those of partitions whose deletion is finished.
-        count: the number of events in the log. If `begin` is set, only later events are counted.
-        begin: the offset before which the records are going to be deleted; None if no deletion is planned.
+        count: the number of events in the log. If `begin` is set, only the events from this offset on are counted.
+        begin: the offset before which the records are going to be deleted, because the events that are still needed
+            were appended again after it; None if no deletion is planned.
     """
 
     partition: Partition
@@ -88,8 +89,8 @@ class _Loaded:
         return self.events.setdefault(partition, Events())
 
     def add_batches(self, content: bytes) -> None:
-        """Add the events in record batches. A record that cannot be decoded is skipped: the broker appends the event
-        again.
+        """Decode record batches of `__remote_log_metadata`, and add their events about remote segments. A record that
+        cannot be decoded is skipped: its event then counts as missing, and the broker appends it again.
         """
         for position, header in headers_in(content):
             for record in () if header.is_control else decode_records(content, position):
@@ -102,10 +103,11 @@ class _Loaded:
 
 
 class MetadataTopic:
-    """Appends the events of remote segments to `__remote_log_metadata`.
+    """Appends events to the topic `__remote_log_metadata`. Each says that the state of a remote segment has changed.
 
     Args:
-        runtime: has the disk reserve, which tells whether the disk is full. Events do not use it.
+        runtime: has the disk reserve, which tells whether the disk is full. On a full disk no event is appended, and
+            the reserve is left to more important work.
         node_id: the broker's id.
         partition_count: the number of partitions with which the topic is created.
     """
@@ -141,8 +143,8 @@ class MetadataTopic:
         await self._attempt(partial(_index_of, partition), append)
 
     async def append_missing_events(self, partition: RemotePartition, manifest: Manifest) -> None:
-        """Compare a published manifest with the events in the topic, and append the missing ones. An error is logged
-        and not raised.
+        """Compare a published manifest (the list of a partition's segments in the store) with the events in
+        `__remote_log_metadata`, and append those that the topic lacks. An error is logged and not raised.
         """
 
         async def append(loaded: _Loaded) -> None:
@@ -157,7 +159,9 @@ class MetadataTopic:
         await self._attempt(partial(_index_of, partition), append)
 
     async def append_deletion_marks(self) -> None:
-        """Append an event for each partition whose topic was deleted. An error is logged and not raised."""
+        """Append the event that the deletion of a partition has begun, for each partition whose topic was deleted. An
+        error is logged and not raised.
+        """
 
         async def append(loaded: _Loaded) -> None:
             for partition, events in list(loaded.events.items()):
@@ -174,8 +178,8 @@ class MetadataTopic:
             await self._attempt(partial(_itself, index), append)
 
     def partitions_to_delete(self) -> list[RemotePartition]:
-        """Return the partitions whose deletion has begun according to the events of the topic. They may still have
-        objects in the store.
+        """Return the partitions whose deletion has begun according to the events in `__remote_log_metadata`. They may
+        still have objects in the store.
         """
         return [
             partition
@@ -185,8 +189,8 @@ class MetadataTopic:
         ]
 
     async def append_deletion_finished(self, partition: RemotePartition) -> None:
-        """Append the event that all objects of a deleted partition are gone, if the topic records the deletion. An
-        error is logged and not raised.
+        """Append the event that all objects of a deleted partition are gone, if `__remote_log_metadata` has the event
+        that the deletion has begun. An error is logged and not raised.
         """
 
         async def append(loaded: _Loaded) -> None:
@@ -198,9 +202,11 @@ class MetadataTopic:
         await self._attempt(partial(_index_of, partition), append)
 
     async def begin_trims(self) -> None:
-        """Begin to trim the metadata partitions that have too many events of deleted segments and topics. The caller
-        then passes the manifest of each partition to `append_missing_events`, which appends the events of all existing
-        segments again, and calls `end_trims`. An error is logged and not raised.
+        """Choose the metadata partitions (partitions of `__remote_log_metadata`) that have too many events of deleted
+        segments and topics. Their old records are then deleted in two further steps. The caller first passes the
+        manifest of each partition, the list of its remote segments, to `append_missing_events`, which appends the
+        events of all existing segments again. It then calls `end_trims`, which deletes the records before. An error is
+        logged and not raised.
         """
         for index, loaded in list(self._loaded.items()):
             if loaded.begin is None and self._is_trim_due(loaded) and not self._reserve.is_full:
@@ -233,8 +239,8 @@ class MetadataTopic:
             await self._append(loaded, partition, [marked])
 
     async def end_trims(self) -> None:
-        """Delete the old records of the metadata partitions that `begin_trims` has chosen. An error is logged and not
-        raised.
+        """Delete the old records of those partitions of `__remote_log_metadata` that `begin_trims` has chosen. The
+        events that are still needed were appended again after these records. An error is logged and not raised.
         """
 
         async def trim(loaded: _Loaded) -> None:
@@ -259,8 +265,8 @@ class MetadataTopic:
     async def _attempt(
         self, index_of: Callable[[int], int], work: Callable[[_Loaded], Awaitable[None]]
     ) -> None:
-        """Append events to a metadata partition. An error is logged and not raised; it is logged again only after an
-        event was appended meanwhile.
+        """Append events to a metadata partition, a partition of `__remote_log_metadata`. An error is logged and not
+        raised. The next error is logged only if events were appended successfully in between.
 
         Args:
             index_of: returns the index of the metadata partition, from the number of partitions of the topic.
@@ -319,7 +325,8 @@ class MetadataTopic:
     # -- events --------------------------------------------------------------------------------------------------
 
     async def _load(self, partition: Partition, index: int) -> _Loaded:
-        """Return the events of a metadata partition. Read the partition first if it was not read since it was opened.
+        """Return the events of a metadata partition, a partition of `__remote_log_metadata`. They are kept in memory,
+        so its log is read only once after it was opened.
 
         Raises:
             StablelogError: the partition cannot be read.
@@ -345,8 +352,8 @@ class MetadataTopic:
     async def _append(
         self, loaded: _Loaded, partition: RemotePartition, events: Sequence[MetadataRecord]
     ) -> None:
-        """Append events about one topic partition to a metadata partition, and add them to `loaded`, which contains the
-        events that the log has already.
+        """Append events about one topic partition to a partition of `__remote_log_metadata`. Add them also to `loaded`,
+        which has the events of its log in memory.
 
         Raises:
             RefusedError, UnavailableError: the disk refuses an event. The events before it were appended.

@@ -57,11 +57,13 @@ DELETION_S_MAX: Final = (
 
 @dataclass(slots=True)
 class _Owned:
-    """State of a partition whose chain of manifests this broker has taken over.
+    """State of a partition whose chain of manifests this broker has taken over, so that only it can publish there. A
+    manifest is the list of the partition's segments in the store.
 
     Attributes:
         manifest: the last published manifest.
-        unrecorded: the contents of the parts that are not yet in the partition's directory, by the id of the part.
+        unrecorded: the contents of the manifest's parts (objects that list older segments) that are not yet in the
+            partition's directory, by the id of the part.
         is_recorded: whether the manifest is recorded in the partition's directory.
         is_foreign: whether another broker or a restore published the last manifest and the local log differs from it,
             so that a new manifest must be published soon.
@@ -98,7 +100,7 @@ class PartitionCopier:
         plan: what is copied of each partition.
         chunk_size: the least size of the chunks in which readers load a log file, in bytes.
         delay_s: returns the delay of deletions from the store, in seconds.
-        now_s: a clock that is never set back.
+        now_s: returns the time in seconds, from a clock that is never set back.
 
     Attributes:
         uploads: uploads the segments, and counts them.
@@ -175,8 +177,8 @@ class PartitionCopier:
         progress.log_end()
 
     def _has_work(self, partition: Partition, progress: Progress) -> bool:
-        """Return whether a partition has something to copy or to publish. A partition without such work costs no
-        request to the store.
+        """Return whether a partition has segments to copy, or a change to publish in its manifest (the list of its
+        segments in the store). A partition without such work costs no request to the store.
         """
         remote, owned = self._plan.remote_of(partition), self._owned.get(partition)
         if not remote.is_known:
@@ -330,7 +332,9 @@ class PartitionCopier:
         return not work.is_cancelled and self._is_open(partition) and partition.failure is None
 
     async def _take_over(self, partition: Partition, remote: RemoteLog) -> _Owned:
-        """Take over the chain of a partition's manifests. Raises the errors of `chain_takeover.take_over`."""
+        """Take over the chain of a partition's manifests (lists of its segments in the store), so that only this broker
+        publishes there. Raises the errors of `chain_takeover.take_over`.
+        """
         taken = await take_over(self._storage, self._disk, self._threads, partition, remote)
         manifest = taken.last.manifest
         # In a thread, because a manifest may have many marked segments.
@@ -342,8 +346,9 @@ class PartitionCopier:
     async def _publish(
         self, partition: Partition, remote: RemoteLog, owned: _Owned, rows: list[RemoteSegment]
     ) -> None:
-        """Publish the next manifest if anything has changed: with newly copied segments (`rows`), with the present log
-        start offset, and without the segments whose objects were deleted.
+        """Publish the next manifest, the list of a partition's segments in the store, if anything has changed: with
+        newly copied segments (`rows`), with the present log start offset, and without the segments whose objects were
+        deleted.
         """
         gone = set(owned.deletion.gone)
         is_new = bool(rows or gone or owned.is_foreign) or has_new_start(partition, remote)
@@ -378,16 +383,18 @@ class PartitionCopier:
             )
 
     def _publish_payload(self, owned: _Owned, manifest: Manifest, payload: bytes) -> None:
-        """Publish a manifest. Runs in a thread."""
+        """Publish a manifest, the list of a partition's segments in the store. `payload` is the encoded manifest
+        without those older segments that are in objects of their own. Runs in a thread.
+        """
         self._storage.prefix.run_steps(owned.chain.publish(payload))
         owned.deletion.set_manifest(manifest, self._now_s())
 
     def _next_manifest(
         self, manifest: Manifest, log_start: int, rows: list[RemoteSegment], gone: set[uuid.UUID]
     ) -> Manifest:
-        """Return the manifest that follows `manifest` in the chain: with the new segments (`rows`), the log start
-        offset, and without the segments whose objects are deleted (`gone`). Runs in a thread, because a manifest may
-        have many segments.
+        """Return the manifest (list of a partition's segments in the store) that is to be published after `manifest`:
+        with the new segments (`rows`), the log start offset, and without the segments whose objects are deleted
+        (`gone`). Runs in a thread, because a manifest may have many segments.
         """
         log_start = max(log_start, manifest.log_start)
         marked = manifest.with_log_start(log_start, self._now_ms(), self._node_id)
@@ -396,7 +403,9 @@ class PartitionCopier:
     async def _record_manifest(
         self, partition: Partition, remote: RemoteLog, owned: _Owned, payload: bytes
     ) -> None:
-        """Record a published manifest in the partition's directory. From now on reads and retention use this manifest."""
+        """Record a published manifest, the list of a partition's segments in the store, in the partition's directory.
+        From now on reads and retention use this manifest.
+        """
         state = LocalState(self._disk, partition.directory)
         if not self._is_open(partition) or self._is_closed:
             return

@@ -13,7 +13,9 @@ PROGRESS_S: Final = 30.0  # The time between two log lines about the progress of
 
 
 class Progress:
-    """Counts copied segments and bytes, and logs the progress of a pass that takes longer than PROGRESS_S."""
+    """Counts copied segments and bytes, and logs the progress of a pass (one copy of all partitions that have new
+    segments) that takes longer than PROGRESS_S.
+    """
 
     def __init__(self) -> None:
         self._begun_s = self._told_s = asyncio.get_running_loop().time()

@@ -1,5 +1,5 @@
-"""The state of a partition and its topic, such as the topic's settings, which each manifest publishes for readers and
-for a restore. A change of this state needs a new manifest.
+"""The state of a partition and its topic, such as the topic's settings, which each manifest (list of the partition's
+segments in the store) publishes for readers and for a restore. When this state changes, a new manifest is published.
 """
 
 from stablelog.broker.topics.topic import Topic
@@ -10,7 +10,9 @@ from stablelog.tier.remote_log import RemoteLog
 
 
 def published_state(partition: Partition, topic: Topic, time_ms: int) -> Published:
-    """Return the state of a partition and its topic for the next manifest."""
+    """Return the state of a partition and its topic, such as the topic's settings, for the next manifest: the list of
+    the partition's segments that is published in the store. `time_ms` is the time of the publication.
+    """
     return Published(
         partition.high_watermark,
         time_ms,
@@ -24,8 +26,8 @@ def published_state(partition: Partition, topic: Topic, time_ms: int) -> Publish
 
 
 def has_new_start(partition: Partition, remote: RemoteLog) -> bool:
-    """Return whether the log start offset has moved since the last manifest was published. If so, readers of the
-    store, and a restore, would still get deleted records.
+    """Return whether the log start offset has moved since the last manifest, the list of a partition's segments in the
+    store, was published. If so, readers of the store, and a restore, would still get deleted records.
     """
     published = remote.manifest.published
     known = 0 if published is None else max(published.view_start, remote.manifest.log_start)
@@ -35,10 +37,11 @@ def has_new_start(partition: Partition, remote: RemoteLog) -> bool:
 def has_new_settings(
     partition: Partition, topic: Topic, known: Published | None, *, is_routine: bool
 ) -> bool:
-    """Return whether the settings or the partition count of the topic have changed since the last manifest, so that a
-    restore would use old ones.
+    """Return whether the settings or the partition count of the topic have changed since the last manifest, the list of
+    a partition's segments in the store. A restore would then use old ones.
 
-    The first partition of a topic publishes a manifest also if nothing was copied, so that a restore finds the topic.
+    The result is also True for the first partition of a topic that has no manifest yet, so that a restore finds the
+    topic even if nothing was copied.
 
     Args:
         partition: the partition.

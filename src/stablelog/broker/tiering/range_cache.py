@@ -27,8 +27,8 @@ INDEX_SIZE_MIN = 64  # Bytes that an empty range counts in memory.
 
 
 class RangeCache:
-    """Cache of byte ranges of objects, in memory and on the local disk. `load_range` and `write_to_disk` may run in any
-    thread; all other methods belong to the event loop.
+    """Cache of byte ranges of objects in the store, in memory and on the local disk. `load_range` and `write_to_disk`
+    may run in any thread; all other methods belong to the event loop.
 
     Args:
         disk: the disk of `directory`.
@@ -89,21 +89,24 @@ class RangeCache:
     # -- memory ------------------------------------------------------------------------------------------------
 
     def get(self, wanted: ObjectRange) -> Buffer | None:
-        """Return the bytes of a range; None if they are not in memory."""
+        """Return the bytes of a range of an object in the store; None if they are not in memory."""
         content = self._memory.get(wanted)
         if content is not None:
             self._memory.move_to_end(wanted)
         return content
 
     def has(self, wanted: ObjectRange) -> bool:
-        """Return whether the bytes of a range are in memory."""
+        """Return whether the bytes of a range of an object in the store are in memory."""
         return wanted in self._memory
 
     def put(self, wanted: ObjectRange, content: Buffer) -> list[tuple[ObjectRange, Buffer]]:
-        """Keep a range in memory, whatever its size. If there is no room, other ranges are dropped from memory.
+        """Keep a loaded range of an object in memory, whatever its size. If there is no space, other ranges are dropped
+        from memory.
 
         Returns:
-            The ranges that should be on the disk: the caller passes each of them to `write_to_disk`.
+            The ranges that should be kept on the disk, with their bytes: those that were dropped before a reader has
+            read them to the end, and this range if it was loaded before. The caller passes each of them to
+            `write_to_disk`.
         """
         if wanted in self._memory:
             return []
@@ -125,20 +128,24 @@ class RangeCache:
         return kept
 
     def mark_consumed(self, wanted: ObjectRange) -> None:
-        """Mark a range that a reader has read to its end: the cache drops such ranges first."""
+        """Mark a range of an object that a reader has read to its end. The cache drops such ranges first, because most
+        readers read a log only once.
+        """
         if wanted in self._memory:
             self._consumed.add(wanted)
             self._memory.move_to_end(wanted, last=False)
 
     def make_room(self, size: int) -> None:
-        """Raise the limit of memory, if needed, so that one read can have `size` bytes in memory at once beside its
-        smaller ranges. Otherwise each load could drop a range that the same read needs next, and the read would never
-        end.
+        """Raise the limit of memory, if needed, so that one read can have `size` bytes in memory at once beside what
+        the cache keeps otherwise. Otherwise each load could drop a range that the same read needs next, and the read
+        would never end.
         """
         self._memory_size_max = max(self._memory_size_max, self._least_size_max + size)
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range whose bytes do not match the manifest. The next read loads the range from the store again."""
+        """Drop a range, from memory and from the disk, whose bytes do not match the manifest (the list of a partition's
+        segments, with their checksums). The next read loads the range from the store again.
+        """
         content = self._memory.pop(wanted, None)
         if content is not None:
             self.memory_size -= max(len(content), INDEX_SIZE_MIN)
@@ -149,8 +156,8 @@ class RangeCache:
     # -- disk --------------------------------------------------------------------------------------------------
 
     def load_range(self, wanted: ObjectRange, fetch: Callable[[], Buffer]) -> Buffer:
-        """Return the bytes of a range from the local disk; if they are not there, call `fetch`, which downloads them.
-        Raises the errors of `fetch`.
+        """Return the bytes of a range of an object from the local disk; if they are not there, call `fetch`, which
+        downloads them from the store. Raises the errors of `fetch`.
         """
         content = self._read_from_disk(wanted)
         return fetch() if content is None else content
@@ -173,7 +180,9 @@ class RangeCache:
         return None
 
     def write_to_disk(self, wanted: ObjectRange, content: Buffer) -> None:
-        """Write a range to the local disk, if there is room. A failure of the disk is logged once, and not raised."""
+        """Write a range of an object to the cache on the local disk, if there is space. A failure of the disk is logged
+        once, and not raised.
+        """
         if not 0 < len(content) <= self._disk_size_max or wanted in self._files or self._is_disk_full():
             return
         name = uuid.uuid4().hex

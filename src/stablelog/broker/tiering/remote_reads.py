@@ -102,7 +102,8 @@ class RemoteReads:
 
         Raises:
             UnavailableError: a range could not be loaded a moment ago, the store does not answer, or there is no store.
-            DamageError: an object is missing, or has other bytes than the manifest says.
+            DamageError: an object is missing, or its bytes do not match the checksums in the manifest, the list of the
+                partition's segments in the store.
         """
         if self._store is None:
             raise UnavailableError(
@@ -129,7 +130,9 @@ class RemoteReads:
         return loads
 
     def read_ahead(self, ranges: Iterable[ObjectRange]) -> None:
-        """Begin to load ranges before a reader requests them. Nothing is loaded if all threads are busy."""
+        """Begin to load byte ranges of objects before a reader requests them. Nothing is loaded if all threads are
+        busy: loads for which readers wait come first.
+        """
         for wanted in ranges:
             if self._store is None or self._room.locked() or len(self._loads) >= THREADS:
                 return
@@ -152,12 +155,13 @@ class RemoteReads:
             raise failed[0]
 
     async def call_when_loaded(self, call: Callable[[], Result]) -> Result:
-        """Call a function until it raises no NotLoadedError: after each such error, load the missing ranges. Return the
-        function's result.
+        """Call a function until it raises no NotLoadedError: after each such error, load the byte ranges that it names
+        from the store. Return the function's result.
 
         Raises:
             UnavailableError: the store does not answer.
-            DamageError: the bytes in the store do not match the manifest.
+            DamageError: the bytes in the store do not match the checksums in the manifest, the list of a partition's
+                segments.
         """
         while True:
             try:
@@ -181,8 +185,8 @@ class RemoteReads:
                 await in_thread(self._threads, self._cache.write_to_disk, *one)
 
     async def _load_and_notify(self, wanted: ObjectRange, load: _Load) -> list[tuple[ObjectRange, Buffer]]:
-        """Load a range into the cache, and notify the partitions that wait for it. Return the ranges that the cache
-        has dropped from memory to make room, with their bytes: the caller writes them to the disk.
+        """Load a byte range of an object into the cache, and notify the partitions that wait for it. Return the ranges
+        that the cache has dropped from memory to make room, with their bytes: the caller writes them to the disk.
         """
         try:
             content = await in_thread(
@@ -219,8 +223,8 @@ class RemoteReads:
             log.error("%s: %s", FAILED, error)
 
     def _fetch(self, wanted: ObjectRange) -> Buffer:
-        """Request a range from the store. Return its bytes after a check against the CRCs in the manifest. Runs in a
-        thread.
+        """Request a byte range of an object from the store. Return the bytes after a check against the CRCs in the
+        manifest, the list of a partition's segments. Runs in a thread.
         """
         assert self._store is not None
         content: Buffer
@@ -238,5 +242,5 @@ class RemoteReads:
         return content
 
     def close(self) -> None:
-        """Shut the threads down. Running loads are abandoned."""
+        """Shut down the threads that load ranges. The results of running loads are not used."""
         self._threads.shutdown(wait=True, cancel_futures=True)

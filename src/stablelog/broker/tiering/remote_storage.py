@@ -35,16 +35,17 @@ class RemoteStorage:
 
     Args:
         store: the object store.
-        cluster_id: the id of the cluster. One prefix of a store belongs to one cluster.
-        now_s: a clock that is never set back.
+        cluster_id: the id of the cluster. The keys of all its objects have one prefix, which no other cluster may use.
+        now_s: returns the time in seconds, from a clock that is never set back.
 
     Attributes:
         store: the object store.
-        prefix: reads from the object store.
+        prefix: reads the objects under the prefix.
         cluster_id: the id of the cluster.
         nonce: the bytes that distinguish this start of the broker from all others. Each object that this start creates
-            in a chain of manifests contains them.
-        epoch: the broker epoch of this start; None before `take_epoch` has returned.
+            in a partition's chain of manifests, the lists of its segments, contains them.
+        epoch: the broker epoch of this start, a number greater than that of each earlier start; None before
+            `take_epoch` has returned.
         fenced: why this broker changes nothing in the store any more; None while it does.
         failures: remembers which failures of copies were logged, so that each is logged once.
     """
@@ -66,13 +67,13 @@ class RemoteStorage:
         self._settings_number = 0  # The number of the last settings that this start has published.
 
     def take_epoch(self) -> None:
-        """Take a broker epoch, a number greater than that of each earlier start, after a check of the store. Later
-        calls do nothing.
+        """Check that the store refuses to create an object that exists. Then take a broker epoch there, a number
+        greater than that of each earlier start of a broker. Later calls of this method do nothing.
 
         Raises:
             StoreError: the store does not answer, or rejects requests.
             UsageError: the store belongs to another cluster.
-            StablelogError: the store ignores the condition of a conditional put.
+            StablelogError: the store does not pass this check.
         """
         with self._beginning:
             if self.epoch is not None:
@@ -96,15 +97,18 @@ class RemoteStorage:
     def take_over(
         self, chain: Chain, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
     ) -> Result:
-        """Take over the chain of a partition's manifests. Return the result of `check` for the last manifest.
+        """Take over the chain of a partition's manifests (lists of its segments in the store), so that only this broker
+        can publish the next one. Return the result of `check` for the last manifest.
 
-        The check of the store is repeated, because a setting of the store may have changed since the start. If versions
-        of objects are enabled, for example, some stores report to two writers that each has created the same object.
+        The check that the store refuses to create an object that exists is repeated, because a setting of the store may
+        have changed since the start. If versions of objects are enabled, for example, some stores report to two writers
+        that each has created the same object.
 
         Args:
-            chain: the chain.
+            chain: the chain to take over.
             check: looks at the last manifest, as in `Chain.take_over`.
-            void: the nonces of interrupted restores, whose manifests do not count.
+            void: the nonces (random bytes in each object that one process writes) of interrupted restores, whose
+                manifests do not count.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over.
@@ -128,7 +132,7 @@ class RemoteStorage:
 
     def _check_cluster(self) -> None:
         """Create the object `cluster`, which names this cluster; if the object exists, check that it names this
-        cluster.
+        cluster, because each cluster needs a prefix of its own in the store.
         """
         try:
             self.store.create(CLUSTER, self._cluster_content())
@@ -144,13 +148,15 @@ class RemoteStorage:
         return json.dumps({"version": LAYOUT_VERSION, "cluster": self.cluster_id}).encode()
 
     def create_part(self, partition: RemotePartition, part: ManifestPart, content: bytes) -> None:
-        """Create the object of a part of a manifest. The object is durable when this method returns. Raises
-        StoreError.
+        """Create the object of a part of a manifest: a list of older segments, which the manifest names instead of
+        listing them itself. The object is durable when this method returns. Raises StoreError.
         """
         self.store.create(partition.part_key(part.base_offset, part.part_id), content)
 
     def is_deleted(self, partition: RemotePartition) -> bool:
-        """Return whether the store has the object `deleted` of a partition's topic. Raises StoreError."""
+        """Return whether the store has the object `deleted` of a partition's topic, which says that the topic was
+        deleted. Raises StoreError.
+        """
         return self.prefix.run_steps(_content(partition.deleted_key)) is not None
 
     def mark_deleted(self, partition: RemotePartition) -> None:
@@ -173,7 +179,9 @@ class RemoteStorage:
         self.store.create(f"{SETTINGS}/{ChainName(self.epoch, self._settings_number)}", content)
 
     def chain(self, partition: RemotePartition) -> Chain:
-        """Return the chain of a partition's manifests, for this broker epoch."""
+        """Return an object that publishes manifests (lists of a partition's segments in the store) under this start's
+        broker epoch. The caller first takes over the chain with `take_over`.
+        """
         assert self.epoch is not None, "begin first"
         return Chain(partition, self.epoch, self.nonce)
 

@@ -48,12 +48,13 @@ class RemoteTiers:
         self._url = url
 
     def attach_remote_log(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
-        """Create the remote tier of a partition that was just opened, from the manifest in the partition's directory.
-        May run in a thread.
+        """Create the remote tier of a partition that was just opened, from the manifest (list of its segments in the
+        store) that is recorded in the partition's directory. May run in a thread.
 
         Args:
             topic: the topic of the partition.
-            partition: the partition. Its directory has a record of a remote tier, or its topic has one.
+            partition: the partition. Either its directory records a remote tier, or the settings of its topic enable
+                tiered storage.
             is_recorded: whether the partition's directory has a record of a remote tier.
 
         Raises:
@@ -69,19 +70,19 @@ class RemoteTiers:
             partition.restored = said
 
     def coordinator_remote_log(self, topic: Topic, partition: Partition) -> RemoteLog:
-        """Return the list of remote segments of a coordinator's log, from the manifest in the log's directory. Only the
-        copies of the log use this list, because the broker reads the log from the local disk. May run in a thread.
+        """Return the list of remote segments of a coordinator's log, which the log's directory records. Only the copies
+        of the log use this list, because the broker reads the log from the local disk. May run in a thread.
 
         Raises:
             UnknownFormatError: a later release has written the record.
-            DiskError: the record cannot be read.
+            DiskError: the record of the segments cannot be read.
         """
         is_recorded = self._disk.exists(partition.directory / REMOTE_MANIFEST_FILE)
         manifest = self._recorded_manifest(topic, partition, is_recorded=is_recorded)
         return self._remote_log(topic, partition, manifest, lambda _start_offset: None)
 
     def _recorded_manifest(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> Manifest | None:
-        """Return the manifest that the partition's directory records.
+        """Return the manifest, the list of a partition's segments in the store, that the partition's directory records.
 
         Args:
             topic: the topic of the partition.
@@ -89,8 +90,8 @@ class RemoteTiers:
             is_recorded: whether the directory has a record of a remote tier, so that segments may have been copied.
 
         Returns:
-            The recorded manifest. If there is none: an empty manifest if nothing can have been copied to the store,
-            and None if the store may have segments of the partition.
+            The recorded manifest. If there is none: an empty manifest if nothing can have been copied to the store, and
+            None if the store may have segments of the partition.
         """
         manifest: Manifest | None = None
         state = LocalState(self._disk, partition.directory)
@@ -139,11 +140,12 @@ class RemoteTiers:
         return LocalState(self._disk, partition.directory).read_start()
 
     def _save_start(self, partition: Partition, start_offset: int) -> None:
-        """Record a log start offset in the partition's directory, also on a full disk, because segments before the
-        offset can then be deleted.
+        """Record a log start offset in the partition's directory. This is done also on a full disk, because the
+        segments before the offset can then be deleted, which frees space.
 
-        Without a recorded manifest, an empty one is recorded first: the next start then knows that nothing was copied.
-        A log that does not begin at offset 0 may otherwise have had copied segments before.
+        If no manifest (list of the segments in the store) is recorded yet, an empty one is recorded first: the next
+        start then knows that nothing was copied. Without this manifest, a log that begins after offset 0 could have had
+        copied segments before its beginning.
         """
         state = LocalState(self._disk, partition.directory)
         if not self._disk.exists(partition.directory / REMOTE_MANIFEST_FILE):

@@ -1,7 +1,8 @@
 """Uploads one sealed segment: its log file and its indexes, under a new id.
 
-The local files are read in pieces, and checked against the segment's summary. An upload that fails, or that a crash
-ends, leaves objects that no manifest names.
+The local files are read in pieces, and checked against the segment's summary, a small file with its sizes and
+checksums. An upload that fails, or that a crash ends, leaves objects that no manifest (list of a partition's segments
+in the store) names. The broker deletes them later.
 """
 
 import uuid
@@ -35,7 +36,7 @@ PIECE_SIZE: Final = 1 << 20  # The size of the pieces in which a log file is rea
 
 
 class SegmentUploads:
-    """Uploads segments.
+    """Uploads sealed segments to the object store.
 
     Args:
         store: the object store.
@@ -47,7 +48,7 @@ class SegmentUploads:
         events: the topic that gets an event when an upload begins; None if there is none.
 
     Attributes:
-        size: bytes of log files that were uploaded.
+        size: how many bytes of log files were uploaded.
         count: the number of segments that were uploaded.
     """
 
@@ -82,7 +83,7 @@ class SegmentUploads:
         is_cancelled: Callable[[], bool],
     ) -> RemoteSegment:
         """Upload one segment of a partition under a new id. Return the description of the uploaded segment, which the
-        caller adds to the manifest.
+        caller adds to the manifest, the list of the partition's segments in the store.
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
@@ -125,8 +126,8 @@ class SegmentUploads:
     async def _without_aborted_data(
         self, partition: Partition, segment: SealedSegment, is_cancelled: Callable[[], bool]
     ) -> Rewritten | None:
-        """Return a copy of the segment without the data of aborted transactions. Return None if the topic does not
-        have the setting that demands this.
+        """Return a copy of the segment without the data of aborted transactions. Return None if the settings of the
+        topic do not demand that copies leave out this data.
         """
         if not partition.config.drops_aborted_copies or partition.view is not None:
             return None
@@ -148,7 +149,10 @@ class SegmentUploads:
         key: Callable[[str], str],
         is_cancelled: Callable[[], bool],
     ) -> int:
-        """Upload the files of a segment. Return the CRC that proves the object of indexes. Runs in a thread."""
+        """Upload the files of a segment: the log file as one object, and all others together as the object of indexes.
+        Return the CRC of that object's directory, from which a reader knows that the indexes are undamaged. Runs in a
+        thread.
+        """
         store = self._store
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
@@ -162,9 +166,10 @@ class SegmentUploads:
     def _cut_points(
         self, segment: SealedSegment, summary: Summary, rewritten: Rewritten | None
     ) -> tuple[bytes, bytes]:
-        """Choose the cut points of a log file before its upload, and check all its batch headers against the segment's
-        summary. (Cut points are the positions at which readers divide the file into chunks.) Return a pair: the encoded
-        cut points, and for each of them the CRC of the batch headers before it, encoded. Runs in a thread.
+        """Choose the cut points of a log file before its upload, and check all its batch headers against the checksum
+        in the segment's summary, a small file with its sizes and checksums. (Cut points are the positions at which
+        readers divide the file into chunks.) Return a pair: the encoded cut points, and for each of them the CRC of the
+        batch headers before it, encoded. Runs in a thread.
         """
         with closing(self._disk.open(segment.path(LOG_SUFFIX))) as file:
             read = file.read if rewritten is None else partial(rewritten.log.read, file.read)
@@ -183,8 +188,8 @@ class SegmentUploads:
         """Read all files of a segment except its log file. Runs in a thread.
 
         Returns:
-            A pair: the contents of the files by kind, and the description of the segment's commit index; None in its
-            place if the topic is not commit-ordered.
+            A pair: the contents of the files by kind, and the description of the segment's commit index, which lists
+            the transactions that commit in it; None in its place if the topic is not commit-ordered.
         """
         paths = other_files(segment.path(LOG_SUFFIX).parent, segment.base_offset, segment.end_offset)
         found = {kind: read_if_there(self._disk, path) for kind, path in paths.items()}
@@ -212,7 +217,9 @@ class SegmentUploads:
         read: Callable[[int, int], bytes],
         is_cancelled: Callable[[], bool],
     ) -> Iterator[bytes]:
-        """Yield the bytes of the log file that is uploaded, in pieces, and not faster than the throttle allows."""
+        """Yield the bytes of the log file that is uploaded, in pieces, and not faster than the limit for copies
+        (`CopyThrottle`) allows.
+        """
         position = 0
         while position < summary.log_size:
             if is_cancelled():

@@ -6,7 +6,9 @@ from stablelog.errors import StablelogError, StoreError
 
 
 class StoreFailures:
-    """The failures that were logged since the last success of one kind of work: copies to the store, or reads from it."""
+    """Remembers which failures of one kind of work (copies to the store, or reads from it) were logged since this work
+    last succeeded. A failure that was logged is not logged again.
+    """
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
@@ -23,7 +25,7 @@ class StoreFailures:
         return True
 
     def clear_logged(self) -> None:
-        """Forget the logged failures after a success, so that the next failure is logged again. May be called in any
-        thread.
+        """Forget the logged failures after a request to the store has succeeded, so that the next failure is logged
+        again. May be called in any thread.
         """
         self._logged.clear()

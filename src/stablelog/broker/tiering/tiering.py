@@ -34,11 +34,12 @@ class Tiering:
 
     Args:
         damage_log: logs damaged objects. Requests use the same log, so that each damage is logged once.
-        on_loaded: called when a load has ended, with each partition whose readers wait for it.
+        on_loaded: called when a load of bytes from the store has ended, with each partition whose readers wait for
+            them.
 
     Attributes:
-        cache: the bytes of objects that were loaded.
-        reads: the loads in progress.
+        cache: keeps the bytes of objects that were loaded.
+        reads: loads bytes from the store; has the loads in progress.
 
     Raises:
         UsageError: `stablelog.remote.url` is no URL of an object store.
@@ -86,7 +87,9 @@ class Tiering:
         self._copies.start()
 
     async def copy_all(self) -> None:
-        """Run a pass of copies now, and return when it has ended. Raises the errors of `CopyPasses.copy_all`."""
+        """Copy all segments that can be copied to the object store now, and return when they are copied. Raises the
+        errors of `CopyPasses.copy_all`.
+        """
         if self._copies is not None:
             await self._copies.copy_all()
 
@@ -96,7 +99,9 @@ class Tiering:
             await self._copies.copy_coordinator_logs()
 
     async def copy_before_trim(self) -> None:
-        """Copy the coordinators' logs before a coordinator trims one of them. Raises no error of the store."""
+        """Copy the coordinators' logs to the object store before a coordinator trims one of them, that is, deletes the
+        part before its checkpoint. Errors of the store are not raised, so that the log is trimmed in any case.
+        """
         if self._copies is not None:
             await self._copies.copy_before_trim()
 
@@ -132,7 +137,9 @@ class Tiering:
         )
 
     def read_ahead(self, partition: Partition, read: Slice) -> None:
-        """Begin to load the byte ranges that the reader of a partition will need next."""
+        """Begin to load from the store the byte ranges that the reader of a partition will probably need next. `read`
+        is the result of its last read.
+        """
         if partition.remote is not None and read.start_offset < partition.start_offset:
             remote = partition.remote
             if partition.view is not None and read.aborted is not None:
@@ -158,7 +165,7 @@ class Tiering:
     # -- end of work -----------------------------------------------------------------------------------------------
 
     async def stop_copying(self, topic: str) -> None:
-        """Stop the copies of a topic's partitions before the topic is deleted."""
+        """Stop the copies of a topic's partitions to the object store, before the topic is deleted."""
         if self._copies is not None:
             await self._copies.stop_copying(topic)
 
@@ -167,13 +174,16 @@ class Tiering:
         return self._copies is not None and self._copies.is_copying(topic)
 
     def limit_store_time(self) -> None:
-        """Let no request to the store begin after STOP_S seconds from now, because the broker stops."""
+        """Let no request to the store begin later than STOP_S seconds from now. Called when the broker stops, so that a
+        slow store does not delay the stop.
+        """
         if self._store is not None:
             self._store.give_up_after(STOP_S)
 
     async def copy_at_stop(self) -> None:
-        """At a stop of the broker, copy the rest of the coordinators' logs, and publish manifests with the log start
-        offsets that have moved. This takes at most STOP_S seconds.
+        """At a stop of the broker, copy the rest of the coordinators' logs, and publish new manifests (lists of a
+        partition's segments in the store) for partitions whose log start offset has moved, so that readers of the store
+        get no deleted records. This takes at most STOP_S seconds.
         """
         if self._copies is not None:
             await self._copies.copy_at_stop(STOP_S)
