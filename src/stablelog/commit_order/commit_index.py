@@ -98,7 +98,7 @@ class CommitIndex(IndexRows):
         encoded as `Extents.rows` yields them.
         """
         assert start >= self.view_end
-        assert self.summary is None, "a sealed index does not grow"
+        assert self.summary is None, "a sealed commit index gets no more entries"
         extent_first = len(self.extents)
         for rows in extents:
             self.extents.append(rows)

@@ -102,7 +102,9 @@ class IndexRows:
             for place in range(end - 1, first - 1, -1):
                 if first_offsets[place - first] < log_start:
                     return place
-        raise AssertionError("the index has such a transaction")
+        raise AssertionError(
+            "no transaction of the index begins before this offset, but the caller expects one"
+        )
 
     def _first_offsets(self, first: int, end: int) -> list[int]:
         """Return, for each entry with a number in [first, end), the log offset at which its transaction begins;

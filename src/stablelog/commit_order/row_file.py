@@ -65,7 +65,7 @@ class RowFile:
 
     def append(self, rows: Buffer) -> None:
         """Add whole rows. They stay in memory while the file cannot be written."""
-        assert len(rows) % self._row.size == 0, "a row is not split between the file and memory"
+        assert len(rows) % self._row.size == 0, "only whole rows can be added"
         self._tail += rows
         self.crc = crc32c(rows, self.crc)
         if len(self._tail) >= TAIL_SIZE:

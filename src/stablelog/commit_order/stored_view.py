@@ -130,7 +130,7 @@ class TieredView:
     def _segment(self, base_offset: int) -> Segment:
         segments = self._partition.segments()
         segment = segments[bisect_left(segments, base_offset, key=attrgetter("base_offset"))]
-        assert segment.base_offset == base_offset, "an extent is in a segment that exists"
+        assert segment.base_offset == base_offset, "the log has no segment for this extent"
         return segment
 
     # -- times -------------------------------------------------------------------------------------------------

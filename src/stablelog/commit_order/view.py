@@ -174,7 +174,7 @@ class CommitOrder(TieredView):
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
             raise OffsetOutOfRangeError(
-                f"position {start} is not in the view of {self._partition.topic}-{self._partition.index}, which has the "
+                f"position {start} is not in {self._partition.topic}-{self._partition.index}, which has the "
                 f"positions {self.start_offset} to {self.end_offset} (exclusive)"
             )
         # A reader that begins at the start of the view is expected to continue with the following positions.

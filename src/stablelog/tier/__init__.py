@@ -1,10 +1,10 @@
 """Tiered storage: the objects that a partition has in an object store, and the rules that let only one broker at a time
 change them.
 
-This package decides; `stablelog.broker.tiering` carries out what it decides in a broker. Only `prefix` sends requests to
-an object store, and only requests that read. The generators of `chain` yield requests, and the caller sends the answers
-into them. A read of `remote_log` raises NotLoadedError if the bytes of the read are not in memory. The caller then loads
-these bytes and reads again.
+This package decides; `stablelog.broker.tiering` carries out what it decides in a broker. Only `prefix` sends requests
+to an object store, and only requests that read. The generators of `chain` yield requests, and the caller sends the
+answers into them. A read of `remote_log` raises NotLoadedError if the bytes of the read are not in memory. The caller
+then loads these bytes and reads again.
 
 | module | content |
 |---|---|
@@ -16,7 +16,7 @@ these bytes and reads again.
 | `pins` | objects by which a reader keeps segments from deletion |
 | `index_object` | the object with all files of a segment except its log file |
 | `copy_rules` | which segments are copied, and how a manifest describes them |
-| `cut_points` | the positions at which a log file can be divided, and their proofs |
+| `cut_points` | the positions at which a log file can be divided, and the checksums of the parts |
 | `manifest_parts` | divides the list of a long manifest into objects of their own |
 | `deletion` | which objects are deleted, and when |
 | `history` | whether the last manifest in the store is of the same history as the local log |

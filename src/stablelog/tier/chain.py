@@ -73,7 +73,9 @@ MANIFESTS_KEPT: Final = 10  # How many newest manifests of this epoch are kept: 
 
 
 class LinkKind(IntEnum):
-    """The kind of an object in a chain of manifests."""
+    """The kind of an object in the chain of a partition's manifests: a manifest (a list of segments), or an object that
+    lets only one broker publish manifests.
+    """
 
     CLAIM = 0
     MANIFEST = 1
@@ -81,7 +83,9 @@ class LinkKind(IntEnum):
 
 
 class List(NamedTuple):
-    """A request to list the objects of a directory. The answer: (key, size) of each object, in the order of keys."""
+    """A request to list the objects of a directory. The caller of the generator sends it the answer: (key, size) of
+    each object, in the order of keys.
+    """
 
     directory: str
 
@@ -112,8 +116,8 @@ Steps = Generator[Request, Any, Result]
 
 
 def claim_epoch(nonce: bytes) -> Steps[int]:
-    """Take the next broker epoch, and return it: a number greater than every epoch that was taken before. It
-    identifies this start of the broker.
+    """Take the next broker epoch by creating an object in the store, and return it: a number greater than every epoch
+    that was taken before. It identifies this start of the broker.
 
     Args:
         nonce: 16 bytes that no other start of a broker has.
@@ -126,12 +130,13 @@ def claim_epoch(nonce: bytes) -> Steps[int]:
 
 
 class Chain:
-    """The chain of one partition's manifests, for the broker of one epoch, which wants to be its only writer.
+    """The chain of one partition's manifests, for the broker of one epoch, which wants to be the chain's only writer. A
+    manifest lists the segments that the partition has in the store; each change creates a new one.
 
     Args:
         partition: the partition.
-        epoch: the broker's epoch.
-        nonce: 16 bytes that no other start of a broker has.
+        epoch: the broker's epoch, a number greater than that of each earlier start of a broker.
+        nonce: 16 random bytes of this start of the broker. Each object that it creates contains them.
     """
 
     def __init__(self, partition: RemotePartition, epoch: int, nonce: bytes) -> None:
@@ -147,22 +152,23 @@ class Chain:
     def take_over(
         self, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
     ) -> Steps[Result]:
-        """Make this broker the only writer of the chain: fence all brokers of lower epochs. Return the result of
-        `check` for the last manifest.
+        """Make this broker the only writer of the chain of a partition's manifests: fence all brokers of lower epochs.
+        Return the result of `check` for the last manifest.
 
         After a failure of the store, the caller calls this method again, until the method returns.
 
         Args:
             check: called with the payload of the last manifest, or with None if there is none: before anything is
-                created, and again if the last manifest has changed. It raises DamageError if the manifest is of another
-                history than the local log.
-            void: the nonces of interrupted restores, whose manifests do not count.
+                created, and again if the last manifest has changed. It raises DamageError if the manifest does not
+                describe the local log.
+            void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests do
+                not count.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over.
             DamageError: the last manifest is damaged or missing, or `check` has refused it.
         """
-        assert not self._is_owner, "the take-over is complete"
+        assert not self._is_owner, "take_over was called again after it had returned"
         checked = yield from _check_last_manifest(self._partition, self._epoch, None, check, void)
         if self._next == 0:
             yield from self._create(0, LinkKind.CLAIM, b"")
@@ -186,7 +192,8 @@ class Chain:
         return checked.result
 
     def publish(self, payload: bytes) -> Steps[None]:
-        """Publish a manifest. It replaces all earlier manifests of the partition.
+        """Publish a manifest, the list of the partition's segments in the store. It replaces all earlier manifests of
+        the partition. `payload` is the encoded manifest.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. No reader will use this manifest.
@@ -202,14 +209,14 @@ class Chain:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this broker knows which manifest is the last one. False before the take-over, and after a
-        publication whose result is unknown because the store did not answer.
+        """Whether this broker knows which manifest (list of the partition's segments in the store) is the last one.
+        False before the take-over, and after a publication whose result is unknown because the store did not answer.
         """
         return self._is_owner and self._unsettled is None
 
     def removable_manifests(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
-        """Return the keys of old manifests, which the caller may delete: of this broker's epoch all but the last
-        `kept`, and of each lower epoch all but the last one.
+        """Return the keys of old manifests (lists of the partition's segments in the store), which the caller may
+        delete: of this broker's epoch all but the last `kept`, and of each lower epoch all but the last one.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
@@ -227,8 +234,8 @@ class Chain:
         ]
 
     def delete_objects(self) -> Steps[None]:
-        """Delete all objects of the chain of a partition whose topic was deleted: first the manifests, then the claims
-        and fences.
+        """Delete all objects of the chain of a partition whose topic was deleted: first the manifests (lists of
+        segments), then the claims and fences, by which a broker stops those of lower epochs.
 
         The topic's object `deleted`, which says that the topic was deleted, must exist before this call. After the
         fences are deleted, a stalled broker may still create a manifest of the partition. Because of the object
@@ -253,8 +260,12 @@ class Chain:
 
 
 class _Checked(NamedTuple, Generic[Result]):
-    """The result of a check of the chain: the listed objects, the names of the manifests of lower epochs, and what
-    `check` has returned for the last of them.
+    """The result of a check of the chain of a partition's manifests.
+
+    Attributes:
+        links: the kind of each object of the chain, by name and in the order of names.
+        manifests: the names of the manifests that brokers of lower epochs have published.
+        result: what the function `check` of the caller has returned for the last of these manifests.
     """
 
     links: dict[ChainName, LinkKind]
@@ -263,8 +274,8 @@ class _Checked(NamedTuple, Generic[Result]):
 
 
 def _list_links(partition: RemotePartition, epoch: int) -> Steps[dict[ChainName, LinkKind]]:
-    """List the objects of a partition's chain: the kind of each, by name and in the order of names. The kind of an object
-    follows from its size, because only a manifest has a payload.
+    """List the objects of the chain of a partition's manifests: the kind of each, by name and in the order of names.
+    The kind of an object follows from its size, because a manifest has a payload, and a claim or a fence has none.
 
     Raises:
         FencedError: the chain has an object of a greater broker epoch than `epoch`.
@@ -297,22 +308,23 @@ def _check_last_manifest(
     check: Callable[[bytes | None], Result],
     void: Collection[bytes],
 ) -> Steps[_Checked[Result]]:
-    """List the chain, and call `check` with the last manifest.
+    """List the chain of a partition's manifests, and call `check` with the last one.
 
-    The broker that owns the chain may delete the manifest after it was listed and before it is read. This broker has
-    then published a later manifest, so the function lists the chain again.
+    The broker that owns the chain may delete the manifest after it was listed and before it is read. It has then
+    published a later manifest, so the function lists the chain again.
 
     Args:
         partition: the partition.
-        epoch: manifests of this epoch do not count. If the chain has an object of a greater epoch, FencedError is
-            raised.
-        before: the result of an earlier call; None at the first one. If it is a check of the same manifest, its
-            result is used, and `check` is not called again.
+        epoch: the epoch of this broker. Only manifests of lower epochs are checked. If the chain has an object of a
+            greater epoch, FencedError is raised.
+        before: the result of an earlier call of this function; None at the first one. If it is a check of the same
+            manifest, its result is used, and `check` is not called again.
         check: called with the payload of the last manifest; see `Chain.take_over`.
-        void: the nonces of interrupted restores, whose manifests do not count.
+        void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests do not
+            count.
 
     Returns:
-        The listed objects, the names of the manifests of lower epochs, and the result of `check`.
+        The kinds of the listed objects by name, the names of the manifests of lower epochs, and the result of `check`.
     """
     missing = None
     while True:
@@ -334,11 +346,13 @@ def _check_last_manifest(
 
 
 def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> Steps[bytes | None]:
-    """Return the payload of the last manifest, for readers; None if there is none.
+    """Return the payload of a partition's last manifest (the encoded list of its segments in the store), for readers;
+    None if there is none.
 
     Args:
         partition: the partition.
-        void: the nonces of interrupted restores, whose manifests do not count.
+        void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests do not
+            count.
 
     Raises:
         DamageError: the last manifest is damaged or missing.
@@ -347,14 +361,15 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
 
 
 def same_payload(payload: bytes | None) -> bytes | None:
-    """Return the payload of the last manifest unchanged; None if there is no manifest. A caller that has no local log,
-    with which the manifest could be compared, passes this function as `check` to `Chain.take_over`.
+    """Return the payload of the last manifest (encoded list of a partition's segments in the store) unchanged; None if
+    there is no manifest. A caller that has no local log, with which the manifest could be compared, passes this
+    function as `check` to `Chain.take_over`.
     """
     return payload
 
 
 def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, bytes]:
-    """Check an object of the chain after its download.
+    """Check an object of the chain of a partition's manifests after its download.
 
     Args:
         key: the key of the object, for messages.
@@ -362,7 +377,8 @@ def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, byt
         kind: the kind that the object must have.
 
     Returns:
-        A pair: the nonce of the broker that wrote the object, and the payload of the object.
+        A pair: the nonce (random bytes) of the start of the broker that wrote the object, and the payload of the
+        object.
 
     Raises:
         DamageError: the object is damaged, missing or of another kind.
@@ -376,21 +392,26 @@ def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, byt
         raise DamageError(f"{key}: {error}") from None
     if found is not kind:
         raise DamageError(
-            f"{key} contains a {found.name.lower()}, but its size or number is that of a {kind.name.lower()}"
+            f"{key} contains a {found.name.lower()}, but its size or number is that of a {kind.name.lower()}: restore "
+            "the object"
         )
     return content[LINK.size - NONCE_SIZE : LINK.size], payload
 
 
 def encode_link(kind: LinkKind, epoch: int, nonce: bytes, payload: bytes = b"") -> bytes:
-    """Return the content of an object of the chain: a claim, a manifest or a fence. Only a manifest has a payload."""
-    assert bool(payload) is (kind is LinkKind.MANIFEST), "only a manifest has a payload, so its size tells it"
+    """Return the content of an object of the chain of a partition's manifests: a manifest; a claim, by which a broker
+    shows its epoch; or a fence, which keeps a broker of a lower epoch from publishing. Only a manifest has a payload.
+    """
+    assert bool(payload) is (kind is LinkKind.MANIFEST), (
+        "only a manifest has a payload: readers tell the kind of an object by its size"
+    )
     content = LINK.pack(VERSION, 0, kind, epoch, nonce) + payload
     return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
 
 def decode_link(content: bytes) -> tuple[LinkKind, bytes]:
-    """Decode an object of the chain. Return a pair: the kind of the object and its payload, which is empty for a claim
-    and a fence.
+    """Decode an object of the chain of a partition's manifests. Return a pair: the kind of the object and its payload,
+    which is empty if the object is not a manifest.
 
     Raises:
         UnknownFormatError: a later release has written the object.

@@ -1,5 +1,5 @@
-"""Copies to the object store: which segments of a partition can be copied, and how a manifest describes a copied
-segment.
+"""Copies to the object store: which segments of a partition can be copied, and how a manifest (the list of the
+partition's segments in the store) describes a copied segment.
 
 A segment is copied when it is sealed (another segment follows it) and durable, and when all its offsets are before the
 last stable offset. Then no transaction that began in it or before it is still open, so the content of the segment is
@@ -29,7 +29,7 @@ def copyable(segments: LogSegments, end_offset: int, stable_offset: int) -> list
     Args:
         segments: the local segments.
         end_offset: the first offset that is not in the store. If it is in the middle of a segment, because the log
-            start is there, the whole segment is copied.
+            start offset has moved there, the whole segment is copied.
         stable_offset: the last stable offset.
     """
     found: list[SealedSegment] = []
@@ -53,7 +53,7 @@ def view_start_of(partition: Partition) -> int:
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
     """Return the paths of the files that go into a segment's object of indexes, by kind: the indexes, the producer
-    snapshots and the others. Some of the files may not exist.
+    snapshots and the others. Not all of these files need exist.
     """
     # The first kinds are in the order of the suffixes.
     indexes = zip(IndexKind, (*INDEX_SUFFIXES, *COMMIT_SUFFIXES), strict=False)
@@ -66,8 +66,9 @@ def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[Inde
 
 
 def epochs_up_to(entries: Sequence[tuple[int, int]], end_offset: int) -> LeaderEpochs:
-    """Return those of the leader epochs (pairs of an epoch and its first offset) that begin before `end_offset`. Kafka
-    copies this list with each segment, so that a reader of the segment knows the epochs of the log up to its end.
+    """Return those of the leader epochs (pairs of an epoch and its first offset) that begin before `end_offset`. As in
+    Kafka, this list is copied with each segment, so that a reader of the segment knows the epochs of the log up to its
+    end.
     """
     epochs = LeaderEpochs(list(entries))
     epochs.truncate_to(end_offset)
@@ -82,10 +83,11 @@ def copied_segment(
     broker_id: int,
     now_ms: int,
 ) -> RemoteSegment:
-    """Return the description of a copied segment for the manifest. The caller adds the cut points (`tier.cut_points`).
+    """Return the description of a copied segment for the manifest, the list of a partition's segments in the store. The
+    caller adds the cut points, at which readers may divide the log file (`tier.cut_points`).
 
     Args:
-        summary: the summary of the segment.
+        summary: the summary of the segment: its sizes, times and checksums.
         epochs: the leader epochs up to the end of the segment.
         segment_id: the id of this copy.
         broker_id: the id of the broker.

@@ -4,10 +4,10 @@ The bytes between two neighbouring cut points are a *chunk*. The broker loads a 
 no broker, such as a Spark task, reads from one cut point to another, without an index.
 
 The CRC of a batch does not cover its base offset, and says nothing about the log to which the batch belongs. For each
-cut point, the manifest therefore has the CRC-32C over all batch headers before it, as the summary has it for the whole
-log file. From the CRC at the beginning of a chunk, a reader computes the one at its end, and compares it with that in
-the manifest. This proves that the bytes are those of this log file at this position. A header contains the CRC of its
-batch, so the bodies are proven, too.
+cut point, the manifest (the list of a partition's segments in the store) therefore has the CRC-32C over all batch
+headers before it. The segment's summary has this CRC for the whole log file. From the CRC at the beginning of a chunk,
+a reader computes the one at its end, and compares it with that in the manifest. This proves that the bytes are those of
+this log file at this position. A header contains the CRC of its batch, so the bodies are proven, too.
 
 Format: docs/formats.md, "Records of remote log metadata".
 """
@@ -55,10 +55,11 @@ class CutPoint(NamedTuple):
 def encode_cut_points(
     summary: Summary, read: Callable[[int, int], bytes], chunk_size: int
 ) -> tuple[bytes, bytes]:
-    """Choose the cut points of a log file, and encode them for the manifest.
+    """Choose the cut points of a log file, positions between batches at which readers may divide it. Encode them for
+    the manifest, the list of a partition's segments in the store.
 
     Args:
-        summary: the summary of the segment.
+        summary: the summary of the segment, with the CRC-32C over all batch headers of the log file.
         read: returns bytes of the log file, by position and size.
         chunk_size: the least distance of two cut points, in bytes. It is increased if there would be more than
             COUNT_MAX cut points.
@@ -67,7 +68,7 @@ def encode_cut_points(
         A pair: the encoded cut points, and the encoded CRCs, one for each cut point, over all batch headers before it.
 
     Raises:
-        DamageError: the batch headers of the log file do not match the summary. This is checked even if the log file is
+        DamageError: the batch headers of the log file do not match this CRC. This is checked even if the log file is
             too small to have a cut point.
     """
     distance = max(chunk_size, summary.log_size // (COUNT_MAX + 1) + 1)
@@ -99,10 +100,11 @@ def encode_cut_points(
 
 
 def cut_points(segment: RemoteSegment) -> list[CutPoint]:
-    """Decode the cut points of a segment from the manifest, in the order of their positions.
+    """Decode the cut points of a segment, positions in its log file at which readers may divide it, from the segment's
+    description in the manifest. Return them in the order of their positions.
 
     Raises:
-        DamageError: the cut points are not in order, or have no CRCs.
+        DamageError: the cut points are not in ascending order, or have no CRCs.
     """
     crcs: Sequence[int | None] = [crc for (crc,) in HEADER_CRC.iter_unpack(segment.header_crcs)]
     crcs = crcs or [None] * (len(segment.cut_points) // CUT_POINT.size)
@@ -128,7 +130,8 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
 
 
 def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[int, int, RangeProof | None]:
-    """Return the chunk of a log file that contains the byte at a position.
+    """Return the chunk of a log file (the bytes between two neighbouring cut points) that contains the byte at a
+    position.
 
     Args:
         segment: the segment, with its cut points.
@@ -141,7 +144,7 @@ def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[in
         place of the CRCs if the manifest has none.
 
     Raises:
-        DamageError: the cut points are not in order, or have no CRCs.
+        DamageError: the cut points are not in ascending order, or have no CRCs.
     """
     if segment.summary is None:
         begin = position // chunk_size * chunk_size

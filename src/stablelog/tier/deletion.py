@@ -49,17 +49,18 @@ EVERYTHING: Final = Pin(0, 2**63 - 1, "")
 
 class ObjectDeletion:
     """Decides which objects of one partition are deleted from the store, and deletes them. This broker must have taken
-    over the chain of the partition's manifests.
+    over the chain of the partition's manifests (lists of its segments in the store), so that no other broker can
+    publish one.
 
     Args:
         partition: the partition.
         chain: its chain of manifests.
         manifest: the last published manifest.
-        now_s: the time of a clock that is never set back, in seconds.
+        now_s: the present time of a clock that is never set back, in seconds.
 
     Attributes:
-        gone: the ids of the segments whose objects are deleted, but which the last manifest still names. The next
-            manifest must not name them.
+        gone: the ids of the segments whose objects are deleted, but which the last manifest still names. The caller
+            leaves them out of the next manifest.
     """
 
     def __init__(self, partition: RemotePartition, chain: Chain, manifest: Manifest, now_s: float) -> None:
@@ -82,8 +83,8 @@ class ObjectDeletion:
         self.expect_orphans(now_s)  # A crash may have ended an upload.
 
     def set_manifest(self, manifest: Manifest, now_s: float) -> None:
-        """Call this after each published manifest: its marked segments are deleted later, and objects that it no longer
-        names become orphans.
+        """Take note of a newly published manifest, the list of a partition's segments in the store. The objects of
+        segments that it marks for deletion are deleted later. Objects that it no longer names become orphans.
         """
         marked = takewhile(lambda one: one.state is SegmentState.DELETE_STARTED, manifest.segments)
         known = self._marked_s
@@ -96,22 +97,23 @@ class ObjectDeletion:
         self._manifest_count += 1
 
     def expect_orphans(self, now_s: float) -> None:
-        """Plan a sweep of the store, because orphans may exist: an upload has failed, or a manifest no longer names an
-        object.
+        """Plan a sweep, a search of the store for orphans. An orphan is an object that the last manifest (list of
+        segments) does not name: an upload has failed, or a new manifest no longer names an object.
         """
         self._suspected_s = now_s
         self._sweep_s = min(self._sweep_s, now_s)
 
     @property
     def is_swept(self) -> bool:
-        """Whether there is nothing to do about orphans (objects that no manifest names): no sweep is planned, and all
-        orphans that were found are deleted.
+        """Whether there is nothing to do about orphans (objects that no manifest names): no search for them is planned,
+        and all orphans that were found are deleted.
         """
         return self._sweep_s == math.inf and not self._found
 
     def is_due(self, now_s: float, delay_s: float) -> bool:
         """Return whether there may be something to delete: whether `find_objects` may find an object now, or
-        `delete_found` has one to delete. `delay_s` is the delay of deletions, in seconds.
+        `delete_found` has one to delete. `delay_s` is how long objects stay after they are no longer needed, in
+        seconds.
         """
         if self._found:
             return True
@@ -132,13 +134,14 @@ class ObjectDeletion:
 
     def find_objects(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
         """List the store, and remember for `delete_found` the objects that may be deleted now. This does nothing while
-        `delete_found` still has objects to delete. No upload may be running: the objects of an upload would look like
-        orphans, because no manifest names them yet.
+        `delete_found` still has objects to delete. The caller makes sure that no upload is running: the objects of an
+        upload would look like orphans, because no manifest (list of segments) names them yet.
 
         Args:
             manifest: the last published manifest.
-            now_s: the time of a clock that is never set back, in seconds.
-            delay_s: the delay of deletions, in seconds.
+            now_s: the present time of a clock that is never set back, in seconds.
+            delay_s: how long objects stay after they are no longer needed, in seconds, so that readers of earlier
+                manifests can finish.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over.
@@ -159,10 +162,11 @@ class ObjectDeletion:
         self._manifest_count = MANIFESTS_KEPT
 
     def delete_found(self, count_max: int) -> Steps[bool]:
-        """Delete the objects that `find_objects` has found. An upload may be running.
+        """Delete the objects that `find_objects` has found. An upload may be running meanwhile.
 
-        The objects may be deleted at any time after `find_objects`: marked segments are never used again, no manifest
-        will name an orphan, and old manifests are never needed again.
+        The objects may be deleted at any time after `find_objects`: segments that are marked for deletion are never
+        used again, no manifest will name an orphan (an object that the last manifest does not name), and old manifests
+        are never needed again.
 
         Args:
             count_max: at most so many segments and other objects are deleted. The next call continues.
@@ -200,8 +204,9 @@ class ObjectDeletion:
     def _sweep_orphans(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
     ) -> list[str]:
-        """Return the orphans that may be deleted: those that an earlier sweep has also listed, at least the delay of
-        deletions ago. The other orphans are remembered for the next sweep.
+        """Return the orphans (objects that the last manifest does not name) that may be deleted: those that an earlier
+        sweep, a search like this one, has also found at least `delay_s` seconds ago. None is deleted while a reader has
+        a valid pin, an object that keeps segments from deletion. The other orphans are remembered for the next sweep.
         """
         named = named_keys(self._partition, manifest)
         orphans = [key for key in listed if key not in named and is_segment_or_part(self._partition, key)]
@@ -214,8 +219,9 @@ class ObjectDeletion:
         return known
 
     def _valid_pins(self, now_s: float) -> Steps[list[Pin]]:
-        """Return the valid pins. Pins that have expired are deleted from the store, because no reader renews them. A
-        pin that cannot be decoded counts as one that protects all segments.
+        """Return the valid pins, objects by which readers of the store keep segments from deletion. Pins that have
+        expired are deleted from the store, because no reader renews them. A pin that cannot be decoded counts as one
+        that protects all segments.
         """
         keys = [key for key, _ in (yield List(self._partition.pins))]
         self._pins = {key: self._pins[key] for key in keys if key in self._pins}
@@ -237,7 +243,9 @@ class ObjectDeletion:
 
 
 def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
-    """Return the keys of all objects that a manifest names: the objects of its segments, and its parts."""
+    """Return the keys of all objects that a manifest names: the objects of the segments that it lists, and its parts,
+    which list older segments.
+    """
     return {
         *(
             partition.segment_key(row.base_offset, row.segment_id, kind)
@@ -249,5 +257,7 @@ def named_keys(partition: RemotePartition, manifest: Manifest) -> set[str]:
 
 
 def is_segment_or_part(partition: RemotePartition, key: str) -> bool:
-    """Return whether a key in a partition's directory is that of a segment's object, or of a part of a manifest."""
+    """Return whether a key in a partition's directory is that of a segment's object, or of a part of a manifest, an
+    object that lists older segments. These two kinds of objects may become orphans, which no manifest names.
+    """
     return partition.is_segment(key) or key.startswith(f"{partition.directory}/part/")

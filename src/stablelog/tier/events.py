@@ -1,5 +1,5 @@
-"""The events in `__remote_log_metadata`: which events must be there according to a manifest, and which of them are
-missing.
+"""The events in `__remote_log_metadata`: which events must be there according to a manifest (the list of a partition's
+segments in the store), and which of them are missing.
 
 An *event* is a record of `tier.records` that says that the state of a remote segment has changed. The events are
 derived from the manifest: an event that the topic lacks is made again from the manifest. The one exception is
@@ -32,7 +32,9 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 
 def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentRecord:
-    """Return the event COPY_STARTED of a segment, which is appended before the upload of the segment."""
+    """Return the event COPY_STARTED of a segment, a record for `__remote_log_metadata` that is appended before the
+    upload of the segment.
+    """
     held = segment.to_record()
     return SegmentRecord(
         segment=SegmentId(topic_partition=_topic_partition(partition), segment_id=segment.segment_id),
@@ -52,8 +54,9 @@ def copy_started(partition: RemotePartition, segment: RemoteSegment) -> SegmentR
 def partition_deleted(
     partition: RemotePartition, now_ms: int, broker_id: int, state: DeletionState = DeletionState.MARKED
 ) -> PartitionDeleteRecord:
-    """Return the event that a partition's topic was deleted (the state is `DeletionState.MARKED`), or that all objects
-    of the partition were deleted from the store (the state is `DeletionState.FINISHED`).
+    """Return the event for `__remote_log_metadata` that says that the deletion of a partition has begun, because its
+    topic was deleted (the state is `DeletionState.MARKED`), or that all objects of the partition were deleted from the
+    store (the state is `DeletionState.FINISHED`).
     """
     return PartitionDeleteRecord(
         topic_partition=_topic_partition(partition),
@@ -64,7 +67,9 @@ def partition_deleted(
 
 
 def partition_of(event: MetadataRecord) -> RemotePartition | None:
-    """Return the partition that an event describes; None if the record does not name it."""
+    """Return the partition that an event (record of `__remote_log_metadata`) describes; None if the record does not
+    name it.
+    """
     if isinstance(event, SegmentSnapshotRecord):
         return None
     named = (
@@ -75,13 +80,15 @@ def partition_of(event: MetadataRecord) -> RemotePartition | None:
 
 @dataclass(slots=True)
 class Events:
-    """The events of one partition in `__remote_log_metadata`, reduced to the last state of each segment.
+    """The events of one partition in `__remote_log_metadata`, reduced to the last state of each segment. Each event
+    says that the state of a remote segment, or of the deletion of the partition, has changed.
 
     Attributes:
         states: the last state of each segment whose deletion is not finished, by segment id.
-        is_marked: whether the partition is marked as deleted.
-        is_finished: whether the objects of the deleted partition were deleted.
-        followed: the last manifest whose events are all in `__remote_log_metadata`; None if that is not known.
+        is_marked: whether an event says that the deletion of the partition has begun.
+        is_finished: whether an event says that the objects of the deleted partition are gone.
+        followed: the last manifest (list of the partition's segments in the store) whose events are all in
+            `__remote_log_metadata`; None if that is not known.
     """
 
     states: dict[uuid.UUID, SegmentState] = field(default_factory=dict)
@@ -92,7 +99,9 @@ class Events:
     _has_own: bool = False  # Whether this broker has ever copied a segment of the partition.
 
     def add_event(self, event: MetadataRecord) -> None:
-        """Apply an event that the topic `__remote_log_metadata` has."""
+        """Change the known states by an event, a record that `__remote_log_metadata` has about a segment or the
+        partition.
+        """
         match event:
             case PartitionDeleteRecord():
                 self.is_marked = True
@@ -119,8 +128,9 @@ class Events:
     def missing_events(
         self, partition: RemotePartition, manifest: Manifest, now_ms: int, broker_id: int
     ) -> Iterator[MetadataRecord]:
-        """Yield the events that a manifest demands and that `__remote_log_metadata` lacks, in the order in which the
-        caller must append them. After that, the topic agrees with the manifest.
+        """Yield the events that follow from a manifest, the list of the partition's segments in the store, and that
+        `__remote_log_metadata` lacks, in the order in which the caller must append them. After that, the topic agrees
+        with the manifest.
 
         If the last event of a segment says that it was copied, and the manifest does not name the segment, it was
         deleted from the store. This does not apply to segments that Apache Kafka has copied: this broker has no
@@ -146,8 +156,9 @@ class Events:
                 yield _update(partition, segment_id, state, now_ms, broker_id)
 
     def mark_followed(self, manifest: Manifest) -> None:
-        """Record that `__remote_log_metadata` has all events of this manifest. Copies of segments that the manifest
-        does not name have failed: their states are dropped from `states`.
+        """Record that `__remote_log_metadata` has all events that follow from this manifest, the list of the
+        partition's segments in the store. A copy that was started and that the manifest does not name has failed: its
+        state is dropped from `states`.
         """
         named = {segment.segment_id for segment in manifest.segments}
         self.states = {
@@ -159,14 +170,16 @@ class Events:
 
     @property
     def needs_mark(self) -> bool:
-        """Whether `__remote_log_metadata` needs an event that the partition was deleted. It does if this broker has
-        copied segments of the partition, and the topic has no such event yet.
+        """Whether `__remote_log_metadata` needs the event that the deletion of the partition has begun. It does if this
+        broker has copied segments of the partition, and the topic has no such event yet.
         """
         return self._has_own and not self.is_marked
 
     @property
     def is_of_kafka(self) -> bool:
-        """Whether Apache Kafka has copied segments of the partition. No manifest lists them: only the events do."""
+        """Whether Apache Kafka has copied segments of the partition. Only the events in `__remote_log_metadata` name
+        them; this broker has no list of them.
+        """
         return any(
             one not in self._own and state is not SegmentState.COPY_STARTED
             for one, state in self.states.items()
@@ -174,14 +187,16 @@ class Events:
 
     @property
     def is_over(self) -> bool:
-        """Whether the events of a deleted topic's partition can be dropped: its deletion is finished, or neither this
-        broker nor Apache Kafka has copied a segment.
+        """Whether `__remote_log_metadata` no longer needs the events of a deleted topic's partition: its deletion is
+        finished, or neither this broker nor Apache Kafka has copied a segment of it.
         """
         return self.is_finished or not (self._has_own or self.is_of_kafka)
 
     @property
     def has_deleted_objects(self) -> bool:
-        """Whether the store has objects of the deleted partition that this broker has copied."""
+        """Whether the store still has objects that this broker has copied of this partition. The partition's deletion
+        has begun, and has not ended.
+        """
         return self._has_own and self.is_marked and not self.is_finished
 
 

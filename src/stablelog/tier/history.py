@@ -1,10 +1,10 @@
 """Checks whether the last manifest in the store describes the same log as the partition's local directory, and which of
-its statements are true of the local log.
+its statements are true of the local log. (A manifest is the list of the partition's segments in the store.)
 
 Another *incarnation* of the partition may have published the manifest: a broker on a copy of the data directory, or on
 a restored directory. Its log and the local one were the same up to some offset, and differ after it. Each may have
-acknowledged records after this offset. So a statement of its manifest is used only if the local log proves it, or the
-records of the remote tier in this directory do:
+acknowledged records after this offset. So a statement of its manifest is used only if it agrees with the local log, or
+with the files in which this directory records its remote tier:
 
 - The segments must be those of the local log, batch for batch, and those that this directory has published. The local
   log must not end before them. Otherwise the manifest is refused.
@@ -36,7 +36,8 @@ ADVICE = (
 
 
 class LocalHistory(NamedTuple):
-    """What the directory of a partition says about its history.
+    """What the local directory of a partition says about its history: its segments, what was published of them, and
+    what restores have lost.
 
     Attributes:
         directory: the directory of the partition in the store, for messages.
@@ -44,7 +45,8 @@ class LocalHistory(NamedTuple):
         segments: the local segments, oldest first.
         start_offset: the first offset of the local log.
         log_start: the recorded log start offset of the remote tier; for a coordinator's log, that of the local log.
-        recorded: the last manifest that was recorded in the directory; None if that is not known.
+        recorded: the last manifest (list of the segments in the store) that was recorded in the directory; None if that
+            is not known.
         restored: the offsets and commits that restores of this directory have lost; None if it was never restored.
     """
 
@@ -63,7 +65,8 @@ class LocalHistory(NamedTuple):
 
 
 class ProvenManifest(NamedTuple):
-    """The last manifest in the store, after the check that it belongs to the history of the local log.
+    """The last manifest in the store (the list of a partition's segments there), after the check that it belongs to the
+    history of the local log.
 
     Attributes:
         manifest: the manifest.
@@ -79,13 +82,13 @@ class ProvenManifest(NamedTuple):
 
 
 def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenManifest:
-    """Check that the last manifest in the store belongs to the history of the local log: that it was published by a
-    broker whose log was this one. Return the manifest with corrections where the local log differs, for example in the
-    log start offset.
+    """Check that the last manifest in the store, the list of a partition's segments there, belongs to the history of
+    the local log: the broker that published it had this log, or one that agrees with it. Return the manifest with
+    corrections where the local log differs, for example in the log start offset.
 
     Args:
         manifest: the last manifest; None if there is none.
-        local: the history of the directory.
+        local: what the partition's directory says about its history.
 
     Raises:
         DamageError: the manifest is of another cluster or of another history, or the store has lost segments.
@@ -121,9 +124,9 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
 
 
 def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
-    """Check that the last manifest in the store still names all segments that this directory has published. Raises
-    DamageError if it does not: then the store has lost segments, or a broker on another copy of the data directory has
-    published the manifest.
+    """Check that the last manifest in the store, the list of a partition's segments there, still names all segments
+    that this directory has published. Raises DamageError if it does not: then the store has lost segments, or a broker
+    on another copy of the data directory has published the manifest.
     """
     if local.recorded is None or not local.recorded.segments:
         return
@@ -171,10 +174,10 @@ def _check_history(manifest: Manifest, local: LocalHistory) -> None:
 
 
 def is_same(row: RemoteSegment | None, segment: Segment) -> bool:
-    """Return whether a remote segment can be a copy of a local segment. The batch headers of both, which contain the
-    CRCs of the batches, must be the same. If the data of aborted transactions was removed from one of the two, their
-    headers differ, and only the numbers of committed records are compared. `row` is None if the store has no such
-    segment.
+    """Return whether a remote segment (`row`, from the list of the segments in the store) can be a copy of a local
+    segment. The batch headers of both, which contain the CRCs of the batches, must be the same. If the data of aborted
+    transactions was removed from one of the two, their headers differ, and only the numbers of committed records are
+    compared. `row` is None if the store has no such segment.
     """
     if row is None or row.end_offset != segment.end_offset:
         return False

@@ -37,7 +37,7 @@ INDEXES_CRC: Final = struct.Struct(">I")  # indexes_crc: CRC-32C of the rows, in
 
 
 class IndexKind(IntEnum):
-    """The kind of a file in the object of indexes."""
+    """The kind of a file in the object of indexes, which has all files of a remote segment except its log file."""
 
     OFFSETS = 0
     TIMES = 1
@@ -51,7 +51,10 @@ class IndexKind(IntEnum):
 
 
 class CommitFiles(NamedTuple):
-    """The files of the commit index of a segment of a commit-ordered topic. `COMMIT_FILES` describes the fields."""
+    """What the manifest says about the files of a segment's commit index, in a commit-ordered topic: their sizes,
+    checksums and last commit. The index lists the transactions that commit in the segment. `COMMIT_FILES` describes the
+    fields.
+    """
 
     least_first_offset: int
     latest_sequence: int
@@ -75,12 +78,14 @@ COMMIT_FILES: Final = struct.Struct(
 
 
 def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -> tuple[int, int, int]:
-    """Return the place of an index in the object of indexes of a segment: its position and size in bytes, and its CRC.
+    """Return the place of an index in the object of indexes of a segment, which has all its files except the log file:
+    its position and size in bytes, and its CRC.
 
     Args:
-        summary: the summary of the segment.
-        commit: the files of the commit index; None if the segment has none.
-        kind: the kind of the index, which must be one whose size is in the manifest.
+        summary: the summary of the segment, with the sizes and checksums of Kafka's indexes.
+        commit: sizes and checksums of the commit index; None if the segment has none.
+        kind: the kind of the index. The sizes of the offset, time and transaction index, and of the entries and extents
+            of the commit index are known.
     """
     log_sizes, log_crcs = summary.index_files
     sizes, crcs = [*log_sizes], [*log_crcs]
@@ -91,7 +96,9 @@ def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -
 
 
 def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
-    """Encode the object of indexes of one segment, from the contents of its files by kind."""
+    """Encode the object of indexes of one segment, which has all its files except the log file. `files` has their
+    contents by kind.
+    """
     kinds = sorted(files)
     directory, position = b"", 0
     for kind in kinds:
@@ -102,16 +109,17 @@ def encode_indexes(files: Mapping[IndexKind, Buffer]) -> bytes:
 
 
 def directory_crc(content: Buffer) -> int:
-    """Return the CRC-32C of the rows at the end of an object of indexes. The rows contain the CRC of each file, so this
-    number proves all of them. The object must be undamaged.
+    """Return the CRC-32C of the directory at the end of an object of indexes: one row with position, size and CRC for
+    each file in it. Whoever knows this number can check the rows by it, and then each file. The caller passes an
+    undamaged object.
     """
     _version, _count, crc = FOOTER.unpack_from(content, len(content) - FOOTER.size)
     return int(crc)
 
 
 def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
-    """Decode an object of indexes. Return its files by kind. The result is an empty dictionary if `content` is empty,
-    which stands for an object that does not exist.
+    """Decode an object of indexes, which has all files of a remote segment except its log file. Return the files by
+    kind. The result is an empty dictionary if `content` is empty, which stands for an object that does not exist.
 
     Raises:
         UnknownFormatError: a later release has written the object.
@@ -143,14 +151,16 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
 def proven_indexes(
     content: Buffer, key: str, summary: Summary | None, commit: CommitFiles | None, crc: int | None
 ) -> dict[IndexKind, Buffer]:
-    """Decode an object of indexes, and check that it is the one that the manifest describes. Return its files by kind.
+    """Decode an object of indexes (all files of a remote segment except its log file), and check that it is the one
+    that the manifest, the list of the partition's segments, describes. Return its files by kind.
 
     Args:
         content: the content of the object.
         key: the key of the object, for messages.
-        summary: the summary of the segment; None if it has none.
-        commit: the files of the commit index; None if the segment has none.
-        crc: the CRC-32C of the rows in the object; None if the manifest does not have it.
+        summary: the summary of the segment, with the sizes and checksums of its indexes; None if it has none.
+        commit: sizes and checksums of the commit index; None if the segment has none.
+        crc: the CRC-32C of the directory at the end of the object, a row with the checksum of each file; None if the
+            manifest does not have it.
 
     Raises:
         UnknownFormatError: a later release has written the object.

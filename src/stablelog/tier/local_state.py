@@ -1,9 +1,10 @@
 """The files in which a partition's directory records its remote tier.
 
-`remote-manifest` is a copy of the last published manifest. The broker writes this file before it deletes local segments
-that the manifest names. At a start, the broker therefore knows which segments are in the store without a request to the
-store. If the file and the last manifest in the store differ, the manifest in the store counts. Files whose names begin
-with `remote-manifest-part-` are copies of the manifest's parts.
+`remote-manifest` is a copy of the last published manifest, the list of the partition's segments in the store. The
+broker writes this file before it deletes local segments that the manifest names. At a start, the broker therefore knows
+which segments are in the store without a request to the store. If the file and the last manifest in the store differ,
+the manifest in the store counts. Files whose names begin with `remote-manifest-part-` are copies of the manifest's
+parts, objects that list older segments.
 
 `remote-log-start` records a log start offset that has moved since the manifest was published.
 
@@ -25,7 +26,8 @@ from stablelog.tier.remote_segment import RemoteSegment
 
 @dataclass(frozen=True)
 class LocalState:
-    """The files in which a partition's directory records its remote tier.
+    """The files in which a partition's directory records its remote tier: the last published list of the segments in
+    the store, and the log start offset.
 
     Attributes:
         disk: the disk of the partition.
@@ -36,8 +38,8 @@ class LocalState:
     directory: Path
 
     def read_manifest(self) -> Manifest | None:
-        """Return the manifest that was recorded last; None if there is none. The log start offset may have moved since
-        then (`read_start`).
+        """Return the manifest (list of the partition's segments in the store) that was recorded last; None if there is
+        none. The log start offset may have moved since then (`read_start`).
 
         Raises:
             UnknownFormatError: a later release has written a file.
@@ -69,11 +71,11 @@ class LocalState:
         return self.directory / f"{REMOTE_PART_PREFIX}{part_id.hex}"
 
     def read_start(self) -> int:
-        """Return the recorded log start offset; 0 if there is none.
+        """Return the log start offset that is recorded in the file `remote-log-start`; 0 if there is no such file.
 
         Raises:
             UnknownFormatError: a later release has written the file.
-            DamageError: the file is damaged. The message names it.
+            DamageError: the file is damaged. The message names the file.
             DiskError: the file cannot be read.
         """
         return read_log_start(self.disk, self.directory / REMOTE_LOG_START_FILE) or 0
@@ -90,12 +92,12 @@ class LocalState:
     def write_manifest(
         self, content: bytes, parts: Iterable[ManifestPart] = (), new: Mapping[uuid.UUID, bytes] | None = None
     ) -> None:
-        """Record a published manifest with its parts in the partition's directory. The files are durable when this
-        method returns.
+        """Record a published manifest, the list of the partition's segments in the store, with its parts in the
+        partition's directory. The files are durable when this method returns.
 
         Args:
             content: the payload of the manifest.
-            parts: the parts that the manifest names.
+            parts: the parts that the manifest names, objects that list older segments.
             new: the contents of those parts that are not recorded yet, by the id of the part.
 
         Raises:

@@ -3,11 +3,12 @@
 A manifest is the payload of an object in the store. Each new manifest of a partition is a new object, and the last one
 is valid (`tier.chain`). A manifest is a file of record batches. The first record has the key `manifest`, and the data
 of the whole partition. Each further record describes one segment: it is the record that Kafka writes for a segment in a
-snapshot, and its custom metadata is the summary of the segment. From the summaries, a search for aborted transactions
-knows which segments have aborted transactions, and at which segment it can end.
+snapshot, and its custom metadata is the summary of the segment. A search for aborted transactions learns from the
+summaries which segments have some, and at which segment it can end.
 
 The list of a partition with many segments is divided: older segments are in *parts*, objects of their own that never
-change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most (`tier.manifest_parts`).
+change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most
+(`tier.manifest_parts`).
 
 A segment that Apache Kafka has copied has no summary. Such a segment may have aborted transactions, unless Kafka's
 field `TxnIndexEmpty` is set. Earlier releases of Kafka never set this field.
@@ -46,7 +47,8 @@ STATES: Final = {int(SegmentState.COPY_FINISHED), int(SegmentState.DELETE_STARTE
 
 
 class ManifestPart(NamedTuple):
-    """A part of a manifest: an object that lists consecutive segments. The object never changes.
+    """A part of a manifest: an object that lists consecutive older segments of a partition, so that the manifest itself
+    stays small. The object never changes.
 
     Attributes:
         part_id: the id of the part, for the key of its object.
@@ -90,12 +92,14 @@ class Manifest(NamedTuple):
         return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])
 
     def segments_of(self, part: ManifestPart) -> Sequence[RemoteSegment]:
-        """Return the segments of a part, which must be one of this manifest's parts."""
+        """Return the segments that a part lists. The part, an object with older segments, must be one of this
+        manifest's parts.
+        """
         begin = place_of(self.segments, part.base_offset)
         return self.segments[begin : begin + part.segment_count]
 
     def with_copied(self, segments: Iterable[RemoteSegment]) -> "Manifest":
-        """Return the manifest with newly copied segments added at its end."""
+        """Return the manifest with newly copied segments added at the end of its list."""
         rows = list(self.segments)
         for segment in segments:
             rows.append(_with_latest(segment, rows[-1].commit if rows else None))
@@ -129,7 +133,7 @@ class Manifest(NamedTuple):
 
 
 class ManifestSegments(SegmentRows[RemoteSegment]):
-    """Searches in the segments of a manifest, by offset and for aborted transactions.
+    """Searches in the list of a partition's segments in the store, by offset and for aborted transactions.
 
     Args:
         segments: the segments, in the order of their offsets.
@@ -161,7 +165,9 @@ def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:
 
 
 def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
-    """Return the encoded manifest. Segments in parts are left out, because each part is stored in its own object."""
+    """Return the encoded manifest, the list of a partition's segments in the store. Older segments that are in parts
+    are left out, because each part is stored in its own object, which the manifest names.
+    """
     rows = list(manifest.segments)
     for part in reversed(manifest.parts):
         begin = place_of(rows, part.base_offset)
@@ -182,8 +188,9 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
 def encode_part(
     part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int
 ) -> tuple[ManifestPart, bytes]:
-    """Encode a part of a manifest, with these segments. Return a pair: the description of the part, which the manifest
-    contains, and the content of the part's object.
+    """Encode a part of a manifest: an object that lists these segments of a partition, so that the manifest itself
+    stays small. Return a pair: the description of the part, which the manifest contains, and the content of the part's
+    object.
     """
     content = _encode(PART_KEY, {"version": PART_VERSION, "count": len(segments)}, segments, now_ms)
     return ManifestPart(
@@ -212,7 +219,8 @@ def _no_part(part: ManifestPart) -> list[RemoteSegment]:
 def decode_manifest(
     content: bytes, load: Callable[[ManifestPart], Sequence[RemoteSegment]] = _no_part
 ) -> Manifest:
-    """Decode a manifest together with its parts.
+    """Decode a manifest, the list of a partition's segments in the store, together with its parts, objects that list
+    older segments.
 
     Args:
         content: the payload of the manifest.
@@ -234,8 +242,8 @@ def decode_manifest(
 
 
 def decode_without_parts(content: bytes) -> Manifest:
-    """Return a decoded manifest without the segments that are in its parts, which are not loaded. Raises
-    UnknownFormatError or DamageError.
+    """Return a decoded manifest (list of a partition's segments in the store) without those older segments that are in
+    objects of their own, its parts. The parts are not loaded. Raises UnknownFormatError or DamageError.
     """
     head, segments = _decode(content, HEAD_KEY)
     try:
@@ -246,11 +254,13 @@ def decode_without_parts(content: bytes) -> Manifest:
         raise DamageError(f"the head of a manifest is damaged: {in_words(error)}") from error
     is_number = all(type(number) is int and number >= 0 for number in (version, log_start, count))
     if not is_number or version < VERSION or not isinstance(cluster_id, str):
-        raise DamageError(f"the head of a manifest has other values than numbers and a cluster id: {head}")
+        raise DamageError(
+            f"a manifest is damaged: its first record must have numbers and a cluster id, and has {head}"
+        )
     refuse_unknown_version("a manifest", version, PARTED_VERSION)
     if version > PARTED_VERSION:
         raise DamageError(
-            f"a manifest of version {version}; this release reads up to version {PARTED_VERSION}"
+            f"a manifest is damaged: it says that it has version {version}, and the greatest one is {PARTED_VERSION}"
         )
     if len(segments) != count:
         raise DamageError(
@@ -278,7 +288,8 @@ def _parts_of(head: dict[str, Any]) -> tuple[ManifestPart, ...]:
 
 
 def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
-    """Decode the object of a part, and check that it is the one that the manifest names. Return the part's segments.
+    """Decode the object of a part of a manifest, a list of older segments. Check by its size and CRC that it is the one
+    that the manifest names. Return the segments.
 
     Raises:
         UnknownFormatError: a later release has written the part.
@@ -295,7 +306,9 @@ def read_part(part: ManifestPart, content: bytes) -> list[RemoteSegment]:
 
 
 def decode_part(content: bytes) -> list[RemoteSegment]:
-    """Return the segments in the content of a part's object. Raises UnknownFormatError or DamageError."""
+    """Return the segments in the content of a part of a manifest, an object that lists older segments of a partition.
+    Raises UnknownFormatError or DamageError.
+    """
     head, segments = _decode(content, PART_KEY)
     version = head.get("version")
     if type(version) is int:
@@ -309,15 +322,16 @@ def decode_part(content: bytes) -> list[RemoteSegment]:
 
 
 def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegment]]:
-    """Decode a manifest or a part. Both are files of record batches: the first record is the head, which describes the
-    whole file, and each further record is a segment.
+    """Decode a manifest, which lists a partition's segments in the store, or a part of one, which lists older segments.
+    Both are files of record batches: the first record is the head, which describes the whole file, and each further
+    record is a segment.
 
     Args:
         content: the bytes of the file.
         key: the key that the first record must have.
 
     Returns:
-        A pair: the head as a dictionary, and the segments.
+        A pair: the fields of the head as a dictionary, and the segments.
     """
     what = key.decode()
     records = _records(content)
@@ -329,7 +343,7 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
     except ValueError as error:
         raise DamageError(f"the head of a {what} is damaged: {in_words(error)}") from error
     if not isinstance(head, dict):
-        raise DamageError(f"the first record of a {what} is damaged: it is no JSON object")
+        raise DamageError(f"a {what} is damaged: its first record is no JSON object")
     segments = []
     for record in records:
         decoded = decode_record(record.value or b"")
@@ -353,9 +367,10 @@ def _records(content: bytes) -> Iterator[Record]:
 
 
 def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
-    """Return the segment with a latest commit sequence that is at least that of the segment before it, whose commit
-    index is `before` (None if it has none). The segment's own number may be too small: a local commit index that was
-    rebuilt does not know the commits of earlier segments.
+    """Return the segment, corrected so that its latest commit sequence (the number of a commit in its transaction
+    group) is at least that of the segment before it. `before` describes the commit index of that segment; None if it
+    has none. The segment's own number may be too small: a local commit index that was rebuilt does not know the commits
+    of earlier segments.
     """
     commit = segment.commit
     if commit is None or before is None or before.latest_sequence <= commit.latest_sequence:

@@ -1,4 +1,5 @@
-"""The parts of a manifest: which segments of a long list are in objects of their own.
+"""The parts of a manifest, the list of a partition's segments in the store: which segments of a long list are in
+objects of their own.
 
 A manifest is published after each copied segment, and a partition may keep 100,000 segments. So the manifest itself has
 only the newest segments, and segments that change soon. All others are in parts of PART_COUNT segments. A part is
@@ -6,9 +7,10 @@ written once. If a segment in a part changes, because it is being deleted, the n
 part itself, or has them in new parts. A part that the last manifest no longer names is never read again, and is deleted
 later.
 
-Segments change one after another, in the order of their offsets: retention marks them for deletion, and later they leave
-the manifest. No new part therefore begins shortly after the log start or shortly after the start of the list. A segment
-of such a part would change at one of the next publications, and the broker would write a part for each deleted segment.
+Segments change one after another, in the order of their offsets: retention marks them for deletion, and later they
+leave the manifest. No new part therefore begins shortly after the log start or shortly after the start of the list. A
+segment of such a part would change at one of the next publications, and the broker would write a part for each deleted
+segment.
 """
 
 import uuid
@@ -30,8 +32,9 @@ def divide_into_parts(
     *,
     part_count: int,
 ) -> tuple[Manifest, list[tuple[ManifestPart, bytes]]]:
-    """Divide the segments of the next manifest into parts. The parts of the earlier manifest whose segments are
-    unchanged are kept, so that their objects need not be written again.
+    """Divide the list of segments of the next manifest into parts, objects that list older segments, so that the
+    manifest itself stays small. The parts of the earlier manifest whose segments are unchanged are kept, so that their
+    objects need not be written again.
 
     Args:
         manifest: the next manifest.
@@ -42,9 +45,9 @@ def divide_into_parts(
 
     Returns:
         A pair. The first value is the next manifest with its parts. The manifest itself has at most `part_count`
-        segments between two parts and after its last part, and a quarter more after the start of the list and after
-        the log start. The second value is a list of the new parts, each with the content of its object. These objects
-        must be durable before the manifest is published.
+        segments between two parts and after its last part, and a quarter more after the start of the list and after the
+        log start. The second value is a list of the new parts, each with the content of its object. These objects must
+        be durable before the manifest is published.
     """
     segments = manifest.segments
     parts: list[ManifestPart] = []

@@ -60,12 +60,14 @@ class RemotePartition(NamedTuple):
 
     @property
     def deleted_key(self) -> str:
-        """The key of the object whose existence says that the topic was deleted."""
+        """The key of the object `deleted`, whose existence says that the partition's topic was deleted."""
         return f"{self.directory.rpartition('/')[0]}/{DELETED}"
 
     @property
     def chain(self) -> str:
-        """The directory of the partition's manifests."""
+        """The directory of the partition's manifests (lists of its segments in the store), and of the objects that let
+        only one broker write them.
+        """
         return f"{self.directory}/manifest"
 
     def segment_key(self, base_offset: int, segment_id: uuid.UUID, kind: str) -> str:
@@ -78,25 +80,33 @@ class RemotePartition(NamedTuple):
         return directory == self.directory and name.endswith((f".{LOG}", f".{INDEXES}"))
 
     def part_key(self, base_offset: int, part_id: uuid.UUID) -> str:
-        """Return the key of a part of a manifest. The first segment of the part has this base offset."""
+        """Return the key of a part of a manifest, an object that lists consecutive older segments. The first of them
+        has this base offset.
+        """
         return f"{self.directory}/part/{base_offset:0{OFFSET_DIGITS}}-={text_of_id(part_id)}"
 
     @property
     def pins(self) -> str:
-        """The directory of the partition's pins."""
+        """The directory of the partition's pins, objects by which readers of the store keep segments from deletion."""
         return f"{self.directory}/pins"
 
     def pin_key(self, pin_id: uuid.UUID) -> str:
-        """Return the key of the object of the pin with this id."""
+        """Return the key of the pin with this id, an object by which a reader of the store keeps segments from
+        deletion.
+        """
         return f"{self.pins}/={text_of_id(pin_id)}"
 
     def chain_key(self, name: ChainName) -> str:
-        """Return the key of the object with this name in the chain of the partition's manifests."""
+        """Return the key of an object in the chain of the partition's manifests, the lists of its segments in the
+        store. `name` has the broker epoch of the writer and a number.
+        """
         return f"{self.chain}/{name}"
 
 
 def epoch_key(epoch: int) -> str:
-    """Return the key of the object that a broker creates to take this broker epoch."""
+    """Return the key of the object that a broker creates at its start to take this broker epoch, a number greater than
+    those of all earlier starts.
+    """
     return f"{EPOCHS}/{epoch:0{EPOCH_DIGITS}}"
 
 
@@ -107,8 +117,8 @@ def epoch_of(key: str) -> int | None:
 
 
 def chain_name_of(key: str) -> ChainName | None:
-    """Return the broker epoch and the number at the end of a key; None if the key is not that of an object of a chain,
-    or of dynamic settings.
+    """Return the broker epoch and the number at the end of a key; None if the key is neither that of an object in a
+    chain of manifests (lists of a partition's segments), nor that of dynamic settings of the broker.
     """
     match = CHAIN_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else ChainName(int(match[1]), int(match[2]))

@@ -29,7 +29,7 @@ RENEWAL_S: Final = 900.0
 
 
 class Pin(NamedTuple):
-    """The offsets that a reader protects from deletion.
+    """The offsets that a reader of the object store protects from deletion, by an object with this content.
 
     Attributes:
         start_offset: the first offset that the reader may still read.
@@ -42,21 +42,23 @@ class Pin(NamedTuple):
     reader: str
 
     def protects(self, base_offset: int, end_offset: int) -> bool:
-        """Return whether the pin keeps a segment with the offsets [base_offset, end_offset) from deletion: it does if
-        the offsets overlap those of the pin.
+        """Return whether the pin, by which a reader of the store protects offsets, keeps a segment with the offsets
+        [base_offset, end_offset) from deletion: it does if the offsets overlap those of the pin.
         """
         return base_offset < self.end_offset and self.start_offset < end_offset
 
 
 def encode_pin(pin: Pin) -> bytes:
-    """Encode the content of a pin's object."""
+    """Encode a pin, the object by which a reader of the store keeps segments from deletion: the offsets, and the reader
+    in words.
+    """
     return json.dumps(
         {"version": VERSION, "start": pin.start_offset, "end": pin.end_offset, "reader": pin.reader}
     ).encode()
 
 
 def decode_pin(content: bytes) -> Pin:
-    """Decode the content of a pin's object.
+    """Decode a pin, the object by which a reader of the store keeps segments from deletion.
 
     Raises:
         UnknownFormatError: a later release has written the pin.
@@ -70,5 +72,7 @@ def decode_pin(content: bytes) -> Pin:
         raise DamageError(f"a pin is damaged: {in_words(error)}") from error
     refuse_unknown_version("a pin", version, VERSION)
     if version != VERSION or not 0 <= start_offset <= end_offset:
-        raise DamageError(f"a pin of version {version} has the offsets {start_offset} to {end_offset}")
+        raise DamageError(
+            f"a pin is damaged: its version {version} or its offsets {start_offset} to {end_offset} are not possible"
+        )
     return Pin(start_offset, end_offset, reader)

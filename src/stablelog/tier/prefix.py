@@ -39,7 +39,8 @@ LAYOUT_VERSION: Final = 1
 
 @dataclass(frozen=True)
 class Prefix:
-    """The objects of one cluster in an object store, for readers. Every method blocks, and may be called in any thread.
+    """The objects of one cluster in an object store, for readers. Their keys have one prefix, which no other cluster
+    uses. Every method blocks, and may be called in any thread.
 
     Attributes:
         store: the object store, whose URL ends with the prefix.
@@ -48,7 +49,7 @@ class Prefix:
     store: ObjectStore
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster whose objects the prefix has.
+        """Return the id of the cluster whose objects are under the prefix.
 
         Raises:
             ObjectMissingError: no broker has used the prefix yet.
@@ -69,10 +70,10 @@ class Prefix:
         return str(cluster_id)
 
     def last_settings(self) -> tuple[str, bytes] | None:
-        """Return the newest dynamic settings of a broker in the store.
+        """Return the newest dynamic settings that a broker has published in the store.
 
-        Those of the greatest broker epoch are the newest: a broker with a lower epoch was replaced by a later one, and
-        what it may still have written does not count.
+        Those of the greatest broker epoch (a number that each start takes) are the newest: a broker with a lower epoch
+        was replaced by a later one, and what it may still have written does not count.
 
         Returns:
             A pair: the key and the content of the object with the settings. None if no broker has published any.
@@ -84,7 +85,7 @@ class Prefix:
         return (keys[-1], self.store.get(keys[-1])) if keys else None
 
     def topics(self) -> list[str]:
-        """Return the names of the topics that have, or had, objects in the store, in order."""
+        """Return the names of the topics that have, or had, objects in the store. The names are sorted."""
         return sorted(
             name.removeprefix(TOPIC_PREFIX)
             for name in self.store.directories()
@@ -102,7 +103,8 @@ class Prefix:
         return found
 
     def partitions(self, topic: str) -> list[RemotePartition]:
-        """Return the partitions of a topic name that have, or had, objects in the store, sorted by topic id and number.
+        """Return the partitions of all topics of this name that have, or had, objects in the store, sorted by topic id
+        and number.
 
         Topics that were deleted and created again under one name have different topic ids. Topics of which the store
         says that they were deleted are left out.
@@ -110,8 +112,9 @@ class Prefix:
         return [one for one, deleted_ms in self.partitions_with_deleted(topic).items() if deleted_ms is None]
 
     def partitions_with_deleted(self, topic: str) -> dict[RemotePartition, int | None]:
-        """Return the partitions of a topic name, also those of deleted topics. The value is the time at which the topic
-        was marked as deleted, by the clock of the store, in ms; None for a topic that was not deleted.
+        """Return the partitions of all topics of this name, also of deleted ones. The value for each partition is the
+        time at which the topic was marked as deleted, by the clock of the store, in ms; None for a topic that was not
+        deleted.
         """
         directory = f"{TOPIC_PREFIX}{topic}"
         found: dict[RemotePartition, int | None] = {}
@@ -130,30 +133,33 @@ class Prefix:
         return next((one.modified_ms for one in listed if one.key == key), None)
 
     def last_manifest(self, partition: RemotePartition) -> Manifest | None:
-        """Return the last manifest of a partition, with its parts; None if none was published.
+        """Return the last manifest of a partition, the list of its segments in the store, with the segments of its
+        parts; None if none was published.
 
         Raises:
             StoreError: the store does not answer, or rejects a request.
             UnknownFormatError: a later release has written the manifest.
-            DamageError: the manifest or a part is damaged or missing. The message names its key.
+            DamageError: the manifest or a part is damaged or missing. The message names the key of the object.
         """
         payload = self.last_payload(partition)
         return None if payload is None else self.read_manifest(partition, payload)[0]
 
     def last_payload(self, partition: RemotePartition, void: Collection[bytes] = ()) -> bytes | None:
-        """Return the last manifest of a partition, still encoded; None if none was published. Manifests of interrupted
-        restores, which were written under one of the nonces in `void`, do not count. Raises StoreError or DamageError.
+        """Return the last manifest of a partition (the list of its segments in the store), still encoded; None if none
+        was published. Manifests of interrupted restores do not count: `void` has the nonces of these restores, bytes
+        that each object of a writer contains. Raises StoreError or DamageError.
         """
         return self.run_steps(last_manifest(partition, void))
 
     def read_manifest(
         self, partition: RemotePartition, payload: bytes, known: Manifest | None = None
     ) -> tuple[Manifest, dict[uuid.UUID, bytes]]:
-        """Decode the payload of a manifest, and load its parts.
+        """Decode a manifest, the list of a partition's segments in the store, and load its parts, objects that list
+        older segments.
 
         Args:
             partition: the partition of the manifest.
-            payload: the payload.
+            payload: the encoded manifest.
             known: an earlier manifest of the partition. Parts that it also has are taken from it and not loaded.
 
         Returns:
@@ -189,8 +195,8 @@ class Prefix:
         return manifest, contents
 
     def run_steps(self, steps: Steps[Result]) -> Result:
-        """Run a generator of `tier.chain`: send each request that it yields to the store, and the answer into the
-        generator. Return the generator's result.
+        """Run a generator of `tier.chain`, which reads or changes the chain of a partition's manifests: send each
+        request that it yields to the store, and the answer into the generator. Return the generator's result.
 
         Raises:
             StoreError: a request failed. The generator ends at this request.

@@ -1,4 +1,5 @@
-"""What a manifest says about its partition and topic besides the list of segments. A restore reads it.
+"""What a manifest, the list of a partition's segments in the store, also says about the partition and its topic. A
+restore reads it.
 
 Format: docs/formats.md, "The manifest", the field `published`.
 """
@@ -16,7 +17,8 @@ REQUIRED: Final = ("log_end", "time_ms", "partition_count", "configs")
 
 
 class Published(NamedTuple):
-    """What the broker knew of a partition and its topic when it published a manifest.
+    """What the broker knew of a partition and its topic when it published a manifest, the list of the partition's
+    segments in the store.
 
     Attributes:
         log_end: the offset after the last durable record of the partition. A later state of the same log does not end
@@ -55,8 +57,8 @@ class Published(NamedTuple):
         }
 
     def check_partition(self, topic_id: uuid.UUID, partition: int) -> None:
-        """Check that the manifest is that of this partition. A manifest without segments names its partition nowhere
-        else.
+        """Check that the manifest with these statements is that of this partition. In a manifest that lists no
+        segments, nothing else says of which partition it is.
 
         Raises:
             DamageError: the manifest is that of another partition.
@@ -69,12 +71,12 @@ class Published(NamedTuple):
 
 
 def published_of(head: dict[str, Any]) -> Published | None:
-    """Return the content of the field `published` in the head of a manifest; None if the head does not have this
-    field.
+    """Return the content of the field `published` in the head (first record) of a manifest, the list of a partition's
+    segments in the store; None if the head does not have this field.
 
     Raises:
         UnknownFormatError: the field does not name the partition.
-        DamageError: the field has values of a wrong type, or values that are not possible.
+        DamageError: a value in the field has a wrong type or is not possible.
     """
     if "published" not in head:
         return None

@@ -17,7 +17,7 @@ AHEAD: Final = (
 
 
 class ReadEnd(NamedTuple):
-    """The end of a read.
+    """Where a read of remote segments has ended. A read that begins there needs no index.
 
     Attributes:
         segment_id: the id of the segment that the read has returned batches of.
@@ -36,21 +36,23 @@ class ReadEnd(NamedTuple):
 
     @property
     def ahead_count(self) -> int:
-        """How many chunks to keep loaded for this reader: the chunk that it is reading, and those that it will probably
-        read next. They are more, the more reads have continued each other.
+        """How many chunks (loaded parts of a log file) to keep for this reader: the chunk that it is reading, and those
+        that it will probably read next. The number grows with the number of reads that have continued each other.
         """
         return 1 + AHEAD[min(self.streak, len(AHEAD) - 1)]
 
 
 class ReadEnds:
-    """The ends of recent reads. The key is the offset, or the position in commit order, at which a read has ended."""
+    """The ends of recent reads of remote segments. The key is the offset, or the position in commit order, at which a
+    read has ended.
+    """
 
     def __init__(self) -> None:
         self._ends: OrderedDict[int, ReadEnd] = OrderedDict()
 
     def end_at(self, end: int, segment: RemoteSegment | None = None) -> ReadEnd | None:
-        """Return the read that has ended at this offset or position, in this segment if one is given; None if no such
-        read is remembered.
+        """Return the end of the read that has ended at this offset (or position in commit order), in this segment if
+        one is given; None if no such read is remembered.
         """
         found = self._ends.get(end)
         is_other = found is not None and segment is not None and found.segment_id != segment.segment_id

@@ -55,14 +55,16 @@ class DeletionState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Message:
-    """Base class of the messages and their parts. `__flexible__` tells `kio` that they have tagged fields."""
+    """Base class of Kafka's records of remote segments, and of the structures in them. `__flexible__` tells the library
+    `kio`, which encodes them, that they have tagged fields.
+    """
 
     __flexible__: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicIdPartition(_Message):
-    """A partition, with the name and the id of its topic."""
+    """A partition, with the name and the id of its topic, as it stands in Kafka's records of remote segments."""
 
     name: str = field(metadata={"kafka_type": "string"})
     topic_id: uuid.UUID | None = field(metadata={"kafka_type": "uuid"})
@@ -87,7 +89,9 @@ class SegmentLeaderEpoch(_Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SegmentData(_Message):
-    """The data of a remote segment. Each of the two records has its own kind of id, as its first field."""
+    """The fields that two records of a remote segment have in common: the event and the record in a snapshot. Each of
+    the two begins with a field of its own, the segment's id.
+    """
 
     segment: Any
     start_offset: i64 = field(metadata={"kafka_type": "int64"})

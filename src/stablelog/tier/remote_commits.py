@@ -1,8 +1,9 @@
 """The remote segments of a commit-ordered topic: their commit indexes, and the bytes of their transactions.
 
-The commit index of a segment is in the object of indexes, and the manifest describes it. Readers in commit order need
-the bytes of one transaction after the other, which are scattered over the log files of one or more segments. `content`
-therefore copies them from the loaded chunks.
+The commit index of a segment lists the transactions that commit in it. It is in the segment's object of indexes, and
+the manifest, the list of the segments in the store, describes it. Readers in commit order need the bytes of one
+transaction after the other, which are scattered over the log files of one or more segments.
+`RemoteCommitOrder.copy_ranges` therefore copies them from the loaded chunks, parts of the log files.
 """
 
 import itertools
@@ -40,8 +41,8 @@ class RemoteSegments:
 
     Attributes:
         partition: the partition.
-        segments: the searches in the list of its remote segments.
-        bytes: the loaded bytes of these segments.
+        segments: the list of its remote segments, as an object for searches in it.
+        bytes: finds the loaded bytes of these segments.
         place: the URL of the partition's directory in the store, for error messages.
     """
 
@@ -80,8 +81,8 @@ class RemoteSegments:
         return max(self.manifest.log_start, self._log_start)
 
     def segment_at(self, offset: int) -> RemoteSegment:
-        """Return the segment that contains an offset. Raises DamageError if the manifest names none, or one that is
-        being deleted.
+        """Return the segment that contains an offset. Raises DamageError if the list of remote segments has none, or
+        one that is being deleted.
         """
         segment = self.segments.segment_at(offset)
         if segment is None:
@@ -96,8 +97,8 @@ class RemoteSegments:
         return LoadedSegment(self.bytes, segment)
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:
-        """Return the chunks that are not loaded among the next `count` chunks. The first one contains the byte at
-        `position` in the log file of the segment with this offset.
+        """Return those of the next `count` chunks (parts in which log files are loaded) that are not loaded. The first
+        one contains the byte at `position` in the log file of the segment that contains `offset`.
         """
         found: list[ObjectRange] = []
         while len(found) < count:
@@ -125,20 +126,23 @@ class RemoteCommitOrder:
         self._last: tuple[RemoteSegment, int] | None = None  # where the last range of `content` has ended
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
-        """Yield the manifest's description of the commit index of each segment, from the segment with this offset on.
-        Segments before the log start offset are left out. Raises DamageError.
+        """Yield the description of the commit index of each segment, from the segment with this offset on. The
+        descriptions are in the manifest, the list of the partition's segments in the store. Segments before the log
+        start offset are left out. Raises DamageError.
         """
         return map(self._commits_of, self._remote.segments.live_from(max(offset, self._remote.start_offset)))
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence of all segments in the store; -1 if there is none."""
+        """The greatest commit sequence, the number of a commit in its transaction group, of all segments in the store;
+        -1 if there is none.
+        """
         segments = self._remote.manifest.segments
         return self._commits_of(segments[-1]).latest_sequence if segments else -1
 
     def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the description of the first commit index with a commit sequence greater than this one; None if there
-        is none.
+        """Return the description of the first remote segment's commit index with a commit sequence (number of a commit
+        in its transaction group) greater than this one; None if there is none.
         """
         segments, start = self._remote.manifest.segments, self._remote.start_offset
         first = bisect_right(segments, commit_sequence, key=lambda one: self._commits_of(one).latest_sequence)
@@ -161,9 +165,9 @@ class RemoteCommitOrder:
         )
 
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
-        """Return a pair: the bytes of the entries and the bytes of the extents in the commit index of a segment. An
-        entry describes a transaction, and an extent describes a range of bytes with its records. Raises NotLoadedError
-        and DamageError.
+        """Return a pair: the bytes of the entries and the bytes of the extents in the commit index of a remote segment.
+        An entry describes a transaction, and an extent describes a range of bytes with its records. Raises
+        NotLoadedError and DamageError.
         """
         segment, content = self._segment(base_offset), self._remote.bytes
         kinds = (IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS)
@@ -174,8 +178,9 @@ class RemoteCommitOrder:
     def copy_ranges(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
-        """Copy ranges of bytes of a log file into one buffer. Only loaded bytes can be copied: the copy ends before
-        the first range that is not loaded. Raises NotLoadedError if this is the first range, and DamageError.
+        """Copy ranges of bytes of a remote log file, in which the batches of transactions stand, into one buffer. Only
+        loaded bytes can be copied: the copy ends before the first range that is not loaded. Raises NotLoadedError if
+        this is the first range, and DamageError.
 
         Args:
             base_offset: the base offset of the segment.
@@ -215,8 +220,8 @@ class RemoteCommitOrder:
         return count, b"".join(views)
 
     def drop_ranges(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
-        """Drop the chunks of these ranges from the cache, because their bytes are damaged. The next read loads them
-        from the store again.
+        """Drop from the cache the chunks (parts in which a log file is loaded) that have these ranges of bytes, because
+        their bytes are damaged. The next read loads them from the store again.
         """
         segment = self._segment(base_offset)
         for begin, end in zip(begins, ends, strict=True):
@@ -229,8 +234,10 @@ class RemoteCommitOrder:
         return look_from([self._remote.loaded_segment(self._segment(base_offset))], timestamp_ms, start, end)
 
     def finish_read(self, start: int, end: int) -> None:
-        """Remember where a read of the positions [start, end) has ended. Chunks (parts of log files in the cache) that
-        end before it are marked as consumed: the reader does not need them again.
+        """Remember that a read in commit order of the positions [start, end) has ended, and where in the log file of a
+        segment. A read that begins at `end` continues this one, so that its next bytes can be loaded ahead
+        (`ranges_ahead`). The chunks, parts of the log file in the cache, that this read has read to their end are
+        marked as consumed, and the cache drops them first.
         """
         if self._last is None:
             return
@@ -242,7 +249,9 @@ class RemoteCommitOrder:
         self._last = None
 
     def ranges_ahead(self, position: int) -> list[ObjectRange]:
-        """Return the chunks to load ahead for a reader whose last read ended at `position`."""
+        """Return the chunks (parts in which log files are loaded) to load ahead for a reader whose last read ended at
+        `position`, in commit order. The result is empty if no such read is remembered.
+        """
         last = self._ends.end_at(position)
         if last is None:
             return []

@@ -41,17 +41,17 @@ class RemoteLog(RemoteSegments):
     Args:
         partition: the partition.
         manifest: the list of remote segments; None if it is not known yet.
-        cache: the bytes of objects that are in memory.
+        cache: keeps bytes of objects in memory.
         save_start: records a log start offset on the local disk, durably. Raises DiskError.
-        chunk_size: the size in bytes of the chunks in which a log file is loaded if the manifest has no cut points of
-            it.
+        chunk_size: the size in bytes of the chunks in which a log file is loaded if the manifest says nowhere at which
+            positions it can be divided.
         url: the address of the store, for error messages.
         log_start: the log start offset that is recorded on the local disk.
 
     Attributes:
         partition: the partition.
-        segments: the searches in the list of its remote segments.
-        bytes: the loaded bytes of these segments.
+        segments: the list of its remote segments, as an object for searches in it.
+        bytes: finds the loaded bytes of these segments.
         place: the URL of the partition's directory in the store, for error messages.
         view: the remote segments for readers in commit order.
     """
@@ -76,7 +76,7 @@ class RemoteLog(RemoteSegments):
 
     @property
     def rows(self) -> ManifestSegments:
-        """The segments in the store, for the searches in `log.search`."""
+        """The list of the segments in the store, as the searches in `log.search` need it."""
         return self.segments
 
     @property
@@ -96,16 +96,18 @@ class RemoteLog(RemoteSegments):
 
     @property
     def has_new_start(self) -> bool:
-        """Whether the log start offset has passed segments that the published manifest does not mark for deletion yet."""
+        """Whether the log start offset has passed segments that the published manifest (list of the segments in the
+        store) does not mark for deletion yet.
+        """
         published = self.manifest.log_start
         return self.start_offset > published and next(self.segments.live_from(published), None) is not None
 
     def set_manifest(self, manifest: Manifest, segments: ManifestSegments) -> None:
-        """Replace the list of remote segments by that of a newly published manifest, which is recorded on the local
-        disk.
+        """Replace the list of remote segments by a newly published one, a manifest, which the caller has recorded on
+        the local disk.
 
         Args:
-            manifest: the list.
+            manifest: the new list.
             segments: the object for searches in this list. The caller makes it, because that takes long if the list is
                 long.
         """
@@ -125,7 +127,10 @@ class RemoteLog(RemoteSegments):
             self._log_start = start_offset
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that `retention.ms` and `retention.bytes` demand. Only remote segments count."""
+        """Return the log start offset that `retention.ms` and `retention.bytes` demand. It is at most the end of the
+        last remote segment, because only remote segments are deleted by it. For `retention.bytes`, `local_size` also
+        counts: the size in bytes of the segments that are only on the local disk.
+        """
         start = self.start_offset
         # The size includes segments before the log start offset whose deletion is not published yet: subtract them.
         unmarked = itertools.takewhile(lambda one: one.end_offset <= start, self.segments.live_from(0))
@@ -206,8 +211,8 @@ class RemoteLog(RemoteSegments):
         return end, end_offset
 
     def finish_read(self, start: int, end: int) -> None:
-        """Mark the chunks of a read as consumed, after the response with the offsets [start, end) was sent. The reader
-        does not need them again.
+        """Mark the chunks that a read has used (parts in which a log file is loaded) as consumed, after the response
+        with the offsets [start, end) was sent. The reader does not need them again, so the cache drops them first.
         """
         segment = self.segments.segment_at(max(end - 1, start))
         last = None if segment is None else self._ends.end_at(end, segment)
@@ -215,8 +220,8 @@ class RemoteLog(RemoteSegments):
             self.bytes.mark_consumed(segment, last.begin, last.position)
 
     def ranges_ahead(self, offset: int) -> list[ObjectRange]:
-        """Return the chunks to load ahead for a reader whose last read ended at `offset`: one chunk after its first
-        read, and more if it continues.
+        """Return the chunks (parts in which log files are loaded) to load ahead for a reader whose last read ended at
+        `offset`: one chunk after its first read, and more after each further read that continues the one before.
         """
         last, here = self._ends.end_at(offset), self._ends.end_at(offset, self.segments.segment_at(offset))
         wanted = 1 + AHEAD[0] if last is None else last.ahead_count
@@ -236,7 +241,9 @@ class RemoteLog(RemoteSegments):
         return find_aborted(self, start, end) if start < end else ([], True)
 
     def require_txn_indexes(self, rows: Sequence[RemoteSegment]) -> None:
-        """Raise NotLoadedError if some of the transaction indexes are not loaded."""
+        """Check that the transaction indexes of these segments are in the cache. Raise NotLoadedError, which names the
+        missing ones, if some are not.
+        """
         self.bytes.require_indexes(rows, IndexKind.TRANSACTIONS)
 
     def txn_index_of(self, row: RemoteSegment) -> TransactionIndex:
@@ -251,5 +258,7 @@ class RemoteLog(RemoteSegments):
         return first_at_or_after(lambda: self, timestamp_ms, lambda: self.start_offset, OFFSET_MAX)
 
     def readers_from(self, offset: int) -> Iterator[LoadedSegment]:
-        """Yield a reader for each segment that ends after an offset and is not being deleted, oldest first."""
+        """Yield an object that reads the loaded bytes of a segment, for each segment that ends after an offset and is
+        not being deleted, oldest first.
+        """
         return map(self.loaded_segment, self.segments.live_from(offset))

@@ -1,4 +1,4 @@
-"""A segment in the object store, as a manifest describes it."""
+"""A segment in the object store, as a manifest, the list of a partition's segments there, describes it."""
 
 import uuid
 from dataclasses import dataclass
@@ -33,12 +33,13 @@ class RemoteSegment:
         event_ms: the time of the last change of `state`.
         broker_id: the id of the broker that last changed `state`.
         state: COPY_FINISHED if the segment is copied, DELETE_STARTED if it is being deleted.
-        summary: the summary of the segment; None if Apache Kafka has copied it.
+        summary: the summary of the segment, with its sizes, times and checksums; None if Apache Kafka has copied it.
         is_txn_index_empty: whether it is known that no transaction was aborted in the segment.
         cut_points: encoded positions at which the log file can be divided between two batches (`tier.cut_points`).
         header_crcs: for each cut point, the encoded CRC-32C of the batch headers before it; empty if unknown.
-        commit: the files of the commit index of the segment; None if the topic is not commit-ordered.
-        indexes_crc: the CRC-32C of the rows in the object of indexes; None if it is unknown.
+        commit: sizes and checksums of the segment's commit index; None if the topic is not commit-ordered.
+        indexes_crc: the CRC-32C of the directory in the object of indexes, a row with the checksum of each of its
+            files; None if it is unknown.
     """
 
     segment_id: uuid.UUID
@@ -59,8 +60,8 @@ class RemoteSegment:
 
     @property
     def may_have_aborts(self) -> bool:
-        """Whether the segment has, or may have, entries of aborted transactions in its transaction index. It is not
-        known of some segments that Apache Kafka has copied.
+        """Whether the segment has, or may have, entries of aborted transactions in its transaction index. True also if
+        it is not known, as of some segments that Apache Kafka has copied.
         """
         return self.summary.txnindex_size > 0 if self.summary is not None else not self.is_txn_index_empty
 
@@ -81,12 +82,13 @@ class RemoteSegment:
         return 0 if self.summary is None else self.summary.least_aborted_offset
 
     def log_key(self, partition: RemotePartition) -> str:
-        """Return the key of the log file."""
+        """Return the key of the segment's log file in the object store."""
         return partition.segment_key(self.base_offset, self.segment_id, LOG)
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
-        """Return the byte range of an index in the segment's object of indexes; None if the index is empty. If the
-        manifest does not say where the index is, the returned range has size 0, which stands for the whole object.
+        """Return the byte range of an index in the segment's object of indexes, which has all its files except the log
+        file; None if the index is empty. If the manifest does not say where the index is, the returned range has size
+        0, by which the reader of the range knows that it must load the whole object.
         """
         key = partition.segment_key(self.base_offset, self.segment_id, INDEXES)
         if self.summary is None:
@@ -95,13 +97,16 @@ class RemoteSegment:
         return ObjectRange(key, start, size, RangeProof(crc)) if size else None
 
     def indexes_in(self, content: Buffer, key: str) -> dict[IndexKind, Buffer]:
-        """Decode the object of indexes of this segment, and check it against the manifest. Return its files by kind.
-        Raises DamageError.
+        """Decode the object of indexes of this segment, which has all its files except the log file. Check it against
+        the checksums in the manifest, the list of the partition's segments. Return its files by kind. Raises
+        DamageError.
         """
         return proven_indexes(content, key, self.summary, self.commit, self.indexes_crc)
 
     def to_record(self) -> SegmentSnapshotRecord:
-        """Return the record of this segment for a manifest, in Kafka's format."""
+        """Return the record of this segment for a manifest (list of a partition's segments in the store): the record
+        that Kafka writes for a segment in a snapshot.
+        """
         return SegmentSnapshotRecord(
             segment=self.segment_id,
             start_offset=self.base_offset,  # type: ignore[arg-type]
@@ -125,7 +130,7 @@ class RemoteSegment:
 
     @classmethod
     def from_record(cls, record: SegmentSnapshotRecord) -> "RemoteSegment":
-        """Decode a segment from its record in a manifest.
+        """Decode a segment from its record in a manifest, the list of a partition's segments in the store.
 
         Raises:
             UnknownFormatError: this release does not read the form of the record.

@@ -52,10 +52,10 @@ class Stored(NamedTuple):
 
     Attributes:
         partition: the partition.
-        manifest: its last manifest; an empty one if none was published.
+        manifest: its last manifest, the list of its segments in the store; an empty one if none was published.
         payload: the encoded manifest.
-        parts: the contents of the parts of the manifest, by file name.
-        last_indexes: the files in the object of indexes of the last segment, by kind; empty if there is no segment.
+        parts: the contents of the manifest's parts (objects that list older segments), by the file name that they get.
+        last_indexes: the files of the last segment except its log file, by kind; empty if there is no segment.
     """
 
     partition: RemotePartition
@@ -66,17 +66,21 @@ class Stored(NamedTuple):
 
     @property
     def live(self) -> list[RemoteSegment]:
-        """The segments that are not being deleted."""
+        """The segments of the partition in the store that are not being deleted."""
         return [one for one in self.manifest.segments if one.state is SegmentState.COPY_FINISHED]
 
     @property
     def end_offset(self) -> int:
-        """The end of the records in the store: records from this offset on are lost."""
+        """The end of the partition's records in the store, exclusive: the restore loses the records from this offset
+        on.
+        """
         return self.manifest.end_offset
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence of a commit-ordered partition; -1 if there is none."""
+        """The greatest commit sequence (number of a commit in its transaction group) that the store has of a
+        commit-ordered partition; -1 if there is none.
+        """
         commits = [one.commit.latest_sequence for one in self.manifest.segments if one.commit is not None]
         return max(commits, default=-1)
 
@@ -94,13 +98,17 @@ class Stored(NamedTuple):
 
     @property
     def log_end(self) -> int:
-        """The greatest log end offset that is known of the lost log: from the last manifest, or the end in the store."""
+        """The greatest log end offset that is known of the lost log: the one that the last manifest records, or the end
+        of the segments in the store.
+        """
         said = self.manifest.published
         return self.end_offset if said is None else max(said.log_end, self.end_offset)
 
 
 def leader_epoch_of(stored: Iterable[Stored]) -> int:
-    """Return the leader epoch of the restored broker: greater than each that the lost broker can have used."""
+    """Return the leader epoch of the restored broker: greater than each leader epoch that the lost broker can have
+    used.
+    """
     known = [0]
     for one in stored:
         known += [epoch for segment in one.manifest.segments for epoch, _ in segment.leader_epochs]
@@ -109,18 +117,18 @@ def leader_epoch_of(stored: Iterable[Stored]) -> int:
 
 
 def gap_end(stored: Stored) -> int:
-    """Return the offset at which the records after the restore begin. The lost broker cannot have used this offset or a
-    later one.
+    """Return the offset at which the records that are written after the restore begin. It is so far after the known end
+    of the lost log that the lost broker cannot have given this offset, or a later one, to a record.
     """
     return max(stored.end_offset, stored.log_end) + GAP
 
 
 def lost_ranges(stored: Stored) -> tuple[tuple[int, int], ...]:
-    """Return the lost offsets of this restore and of earlier ones, without those before the log start. Each range is a
-    pair: its first offset, and the offset after its last one.
+    """Return the offsets whose records this restore and earlier ones have lost, without those before the log start.
+    Each range is a pair: its first offset, and the offset after its last one.
 
-    If nothing was copied after an earlier restore, its range and that of this restore are adjacent. A consumer that has
-    read up to the earlier range then continues after both ranges.
+    If nothing was copied to the store after an earlier restore, its range and that of this restore are adjacent. A
+    consumer that has read up to the earlier range then skips both.
     """
     known = () if stored.restored is None else stored.restored.ranges
     earlier = [one for one in known if one[1] > stored.manifest.log_start]
@@ -129,7 +137,7 @@ def lost_ranges(stored: Stored) -> tuple[tuple[int, int], ...]:
 
 
 def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
-    """Return the bytes of a batch without records that takes the offsets [start, end), so that no record ever gets one
+    """Return the bytes of a batch without records that takes the offsets [start, end), so that no new record gets one
     of them.
     """
     assert 0 < end - start <= RELATIVE_OFFSET_MAX
@@ -202,7 +210,7 @@ def topic_files(
         stored: what the store has of the partition.
         leader_epoch: the leader epoch of the restore.
         lost: the offsets and commits whose records this restore and earlier ones have lost.
-        markers: batches that follow the lost offsets; they may be empty.
+        markers: batches with abort markers, which follow the lost offsets; empty if no transaction must be aborted.
         is_commit_ordered: whether the topic is commit-ordered.
     """
     start = stored.end_offset
@@ -220,8 +228,8 @@ def topic_files(
 
 
 def coordinator_log_files(stored: Stored, leader_epoch: int, appended: bytes) -> dict[str, bytes]:
-    """Return the contents of the files that the directory of a coordinator's log gets, by file name. The copied
-    segments are not among them.
+    """Return the contents of the files that the directory of a coordinator's log gets, by file name. The log files of
+    the segments that the store has are not among them: the caller downloads and adds them.
 
     Args:
         stored: what the store has of the log.

@@ -1,8 +1,8 @@
 """The bytes of remote segments that are in the cache: batches and indexes, found by their positions in the objects.
 
-The log file of a segment is loaded in *chunks*, from one cut point to the next (`tier.cut_points`), and an index as a
-whole. A call that needs bytes which are not in the cache raises NotLoadedError with their ranges. Each range says what
-its bytes have to be compared with when they are loaded (`check_proof`).
+The log file of a segment is loaded in *chunks*, from one position at which it can be divided to the next
+(`tier.cut_points`), and an index as a whole. A call that needs bytes which are not in the cache raises NotLoadedError
+with their ranges. Each range says what its bytes have to be compared with when they are loaded (`check_proof`).
 """
 
 import uuid
@@ -35,22 +35,24 @@ from stablelog.types import ObjectRange
 
 
 class Cache(Protocol):
-    """A cache of byte ranges of objects."""
+    """A cache of byte ranges of objects in the store."""
 
     def get(self, wanted: ObjectRange) -> Buffer | None:
-        """Return the bytes of a range; None if they must be loaded first. If the range is a whole object that does not
-        exist, the result is empty.
+        """Return the bytes of a range of an object; None if they must be loaded first. If the range is a whole object
+        that does not exist, the result is empty.
         """
 
     def has(self, wanted: ObjectRange) -> bool:
-        """Whether the bytes of a range are in memory. This loads nothing."""
+        """Whether the bytes of a range of an object are in memory. This loads nothing."""
 
     def mark_consumed(self, wanted: ObjectRange) -> None:
-        """Mark a range that a reader has read to its end, and probably does not need again."""
+        """Mark a range of an object that a reader has read to its end, and probably does not need again. The cache
+        drops such ranges first.
+        """
 
     def drop(self, wanted: ObjectRange) -> None:
-        """Drop a range from the cache, because its bytes do not match the manifest. The next read loads the range from
-        the store again.
+        """Drop a range from the cache, because its bytes do not match the checksums in the manifest, the list of a
+        partition's segments. The next read loads the range from the store again.
         """
 
 
@@ -60,8 +62,8 @@ class SegmentBytes:
     Args:
         partition: the partition.
         cache: the bytes of objects that are in memory.
-        chunk_size: the size in bytes of the chunks in which a log file is loaded if the manifest has no cut points of
-            it.
+        chunk_size: the size in bytes of the chunks in which a log file is loaded if the manifest says nowhere at which
+            positions it can be divided.
         url: the address of the store, for error messages.
 
     Attributes:
@@ -111,22 +113,24 @@ class SegmentBytes:
         return views
 
     def drop_chunks(self, segment: RemoteSegment, position: int, size: int) -> None:
-        """Drop the chunks with damaged bytes from the cache. The next read loads them again: the object may have been
-        restored since.
+        """Drop from the cache the chunks (parts in which a log file is loaded) that have these bytes, because they are
+        damaged. The next read loads them again: the object may have been restored since.
         """
         for chunk in self.chunks(segment, position, position + size):
             self.cache.drop(chunk)
 
     def mark_consumed(self, segment: RemoteSegment, begin: int, end: int) -> None:
-        """Mark the chunks that end within the bytes [begin, end) of a log file as consumed, after a reader has read
-        these bytes.
+        """Mark the chunks (parts in which a log file is loaded) that end within its bytes [begin, end) as consumed,
+        after a reader has read these bytes. The cache drops such chunks first.
         """
         for chunk in self.chunks(segment, begin, end):
             if chunk.start + chunk.size <= end:
                 self.cache.mark_consumed(chunk)
 
     def require_indexes(self, segments: Iterable[RemoteSegment], *kinds: IndexKind) -> None:
-        """Raise NotLoadedError if some of the indexes of these kinds are not loaded."""
+        """Check that the indexes of these kinds are loaded for all these segments. Raise NotLoadedError, which names
+        the missing ones, if some are not.
+        """
         places = (one.index_place(self._partition, kind) for one in segments for kind in kinds)
         missing = {one: one.size for one in places if one is not None and self.cache.get(one) is None}
         if missing:
@@ -157,7 +161,9 @@ class SegmentBytes:
         return key
 
     def chunk_at(self, segment: RemoteSegment, position: int) -> ObjectRange:
-        """Return the chunk of a log file that contains the byte at a position. Raises DamageError."""
+        """Return the chunk (part in which a log file is loaded) that contains the byte at a position. Raises
+        DamageError.
+        """
         key, last = self.log_key(segment), self._last_chunk
         if last.key == key and last.start <= position < last.start + last.size:
             return last
@@ -166,7 +172,9 @@ class SegmentBytes:
         return self._last_chunk
 
     def chunks(self, segment: RemoteSegment, begin: int, end: int) -> Iterator[ObjectRange]:
-        """Yield the chunks of a log file that have some of the bytes [begin, end). Raises DamageError."""
+        """Yield the chunks (parts in which a log file is loaded) that have some of its bytes [begin, end). Raises
+        DamageError.
+        """
         while begin < end:
             chunk = self.chunk_at(segment, begin)
             yield chunk
@@ -177,7 +185,7 @@ class LoadedSegment:
     """Reader of one remote segment. Its methods raise NotLoadedError if the bytes that they need are not in the cache.
 
     Args:
-        content: the loaded bytes.
+        content: the loaded bytes of the partition's segments.
         segment: the segment.
 
     Attributes:
@@ -200,7 +208,9 @@ class LoadedSegment:
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index. Both indexes are loaded together, because a lookup by time also needs the offset index."""
+        """The time index of the segment. It is loaded together with the offset index, because a lookup by time needs
+        both.
+        """
         self._content.require_indexes([self._segment], IndexKind.TIMES, IndexKind.OFFSETS)
         return TimeIndex(self.base_offset, self._content.index_bytes(self._segment, IndexKind.TIMES))
 
@@ -236,7 +246,9 @@ class LoadedSegment:
         return b"".join(self._content.loaded_views(self._segment, position, size))
 
     def piece(self, position: int, size: int) -> Buffer:
-        """Return the loaded bytes up to the end of a chunk. A header that is in two chunks is copied."""
+        """Return loaded bytes of the log file from a position on: up to the end of the chunk (part in which the file is
+        loaded), but at least one batch header. If the header is in two chunks, it is copied into one buffer.
+        """
         content, segment = self._content, self._segment
         chunk = content.chunk_at(segment, position)
         left = chunk.start + chunk.size - position
@@ -246,13 +258,13 @@ class LoadedSegment:
     def no_batch_at(self, position: int, error: DamageError | None = None) -> DamageError:
         """Return the error for a position in the log file at which no batch of the segment begins.
 
-        The chunk with this position is also dropped from the cache, because its bytes are wrong: the next read loads
-        it again, and the object may have been restored since.
+        The chunk (part in which the log file is loaded) with this position is also dropped from the cache, because its
+        bytes are wrong: the next read loads it again, and the object may have been restored since.
 
         Args:
             position: the position in the log file, in bytes.
-            error: the error of the caller, which has found the bytes. It is not used here: the returned error names
-                the object and the position.
+            error: what the caller has found wrong with the bytes. It is not used here, because the returned error says
+                more: it names the object and the position.
         """
         self._content.drop_chunks(self._segment, position, 1)
         return DamageError(
@@ -264,7 +276,8 @@ class LoadedSegment:
 
 
 def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
-    """Check the bytes of a downloaded range against the CRCs of the manifest. May run in any thread.
+    """Check the bytes of a downloaded range of an object against the CRCs that the manifest, the list of a partition's
+    segments, has for it. May run in any thread.
 
     Args:
         content: the bytes that the store has returned for the range.
@@ -287,8 +300,8 @@ def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
 
 
 def _headers_crc(content: Buffer, crc: int) -> int | None:
-    """Return the CRC-32C that results if `crc`, the CRC of all batch headers before the buffer, is continued over the
-    batch headers in the buffer. Return None if the buffer does not consist of whole batches.
+    """Return the CRC-32C that results if `crc`, the CRC over all batch headers of the log file before the buffer, is
+    continued over those in the buffer. Return None if the buffer does not consist of whole batches.
     """
     view, position, count = memoryview(content), 0, 0
     while position < len(view):

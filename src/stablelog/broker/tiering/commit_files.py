@@ -47,7 +47,8 @@ def commit_files(
         content = files.get(kind, b"")
         if len(content) != size or crc32c(content) != crc:
             raise DamageError(
-                f"{paths[kind]} does not match {path.name}; a restart of the broker rebuilds it"
+                f"{paths[kind]} has another size or CRC than {path.name} says; a restart of the broker rebuilds "
+                "the commit index"
             )
     return CommitFiles(
         summary.least_first_offset,

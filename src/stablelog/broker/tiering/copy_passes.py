@@ -217,7 +217,10 @@ class CopyPasses:
                 self._apply_tier_settings(partition)
             except StablelogError as error:
                 log.error(
-                    "%s-%d: its remote tier cannot be changed: %s", partition.topic, partition.index, error
+                    "the remote tier of %s-%d cannot be changed to the settings of the topic: %s",
+                    partition.topic,
+                    partition.index,
+                    error,
                 )
             else:
                 if partition.remote is not None:

@@ -182,7 +182,7 @@ class RemoteStorage:
         """Return an object that publishes manifests (lists of a partition's segments in the store) under this start's
         broker epoch. The caller first takes over the chain with `take_over`.
         """
-        assert self.epoch is not None, "begin first"
+        assert self.epoch is not None, "a chain needs a broker epoch: call take_epoch first"
         return Chain(partition, self.epoch, self.nonce)
 
 
