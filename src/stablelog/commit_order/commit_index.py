@@ -159,12 +159,12 @@ class CommitIndex(IndexRows):
     # -- sealed ------------------------------------------------------------------------------------------------
 
     def open_sealed(self, segment: Summary) -> bool:
-        """Open the index of a sealed segment from its files. Return True if it is open now; False if the files are
-        incomplete or belong to another segment.
+        """Open the commit index of a sealed segment from its files. Return True if it is open now; False if the files
+        are incomplete or belong to another segment.
 
         Args:
-            segment: the summary of the segment, with the end offset and the CRC that an index of this segment has
-                recorded.
+            segment: the summary of the segment, with its end offset and CRC. An index with another end offset or CRC
+                belongs to another segment.
         """
         try:
             summary = CommitSummary.decode(self._disk.read_bytes(self.path(SUMMARY_SUFFIX)))
@@ -199,12 +199,14 @@ class CommitIndex(IndexRows):
         self.is_written = True
 
     def close_written(self) -> None:
-        """Close the files of a written index. A read opens them again."""
+        """Close the files of a commit index that is completely written, so that few files are open. A read opens them
+        again.
+        """
         assert self.summary is not None
         self.close()
         self.use_summary(self.summary)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close the files of the commit index."""
         self.entries.close()
         self.extents.close()

@@ -68,7 +68,7 @@ class BatchExtent(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of the extent in bytes."""
+        """The size of the extent, a range of bytes in a log file, in bytes."""
         return self.end - self.begin
 
 
@@ -95,7 +95,7 @@ class ExtentColumns(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of all extents together in bytes."""
+        """The size in bytes of all extents, ranges of bytes in a log file, together."""
         return sum(self.ends) - sum(self.begins)
 
     def part(self, first: int, end: int) -> "ExtentColumns":
@@ -197,8 +197,8 @@ class Extents:
         yield self._kept
 
     def close(self) -> None:
-        """Close the spill file (the temporary file with extents of a long transaction), after the transaction has
-        ended.
+        """Close the spill file, the temporary file with the byte ranges of the batches of a long transaction, after the
+        transaction has ended.
         """
         if self._spill is not None:
             self._spill.close()

@@ -82,7 +82,7 @@ class FetchAssembler:
             at_least_one: whether the response may have a first batch that is larger than `size_max`.
             reads_on: whether the reader continues where an earlier fetch ended. Such a reader also reads the batches in
                 between, of other transactions, so the operating system's readahead serves it best. For another reader,
-                exactly the bytes of the extents are requested from the disk.
+                exactly the byte ranges of the batches in the response are requested from the disk.
         """
         self.start = self.end = start
         self.room = size_max

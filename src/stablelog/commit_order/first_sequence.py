@@ -35,8 +35,9 @@ class FirstSequence(NamedTuple):
 
 
 def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
-    """Return the content of the file `log-start-sequence`, which has the greatest commit sequence before the log's
-    first segment: the version, the number of rows, the rows, and a CRC, each in a line of text.
+    """Return the content of the file `log-start-sequence`, which has the greatest commit sequence (number of a commit
+    in its transaction group) before the log's first segment: the version, the number of rows, the rows, and a CRC, each
+    in a line of text.
     """
     lines = [f"{VERSION}", f"{len(rows)}", *(f"{row.base_offset} {row.commit_sequence}" for row in rows)]
     text = "".join(f"{line}\n" for line in lines).encode()
@@ -45,7 +46,7 @@ def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
 
 def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
     """Decode the content of the file `log-start-sequence`. Return its rows, each with the greatest commit sequence
-    before a segment, in the order of the file; there is at least one.
+    (number of a commit in its transaction group) before a segment, in the order of the file; there is at least one.
 
     Raises:
         DamageError: the file is damaged, or has another version.

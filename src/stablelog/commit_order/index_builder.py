@@ -286,7 +286,7 @@ class IndexBuilder:
 
         Args:
             header: the header of the commit marker.
-            commit_sequence: the commit sequence in the marker.
+            commit_sequence: the commit sequence in the marker, the number of the commit in its transaction group.
             ended: the byte ranges of the transaction's batches; None if the log has no batch of it.
 
         Raises:

@@ -24,13 +24,13 @@ class Rows(Protocol):
     """
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """The number of rows in the file of the commit index."""
 
     def __getitem__(self, place: int) -> tuple[int, ...]:
-        """Return the fields of the row with this number, counted from 0."""
+        """Return the fields of the row with this number in the file of the commit index, counted from 0."""
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the rows with the numbers [first, end)."""
+        """Return the bytes of those rows of the commit index's file that have the numbers [first, end)."""
 
 
 @dataclass(eq=False)
@@ -84,8 +84,8 @@ class IndexRows:
         )
 
     def least_first_offset_from(self, place: int) -> int:
-        """Return the least log offset at which a transaction begins, among the entries from number `place` on;
-        `NOTHING` if all of them are batches outside transactions.
+        """Return the least log offset at which a transaction begins, among the entries of the commit index from number
+        `place` on; `NOTHING` if all of them are batches outside transactions.
         """
         least = NOTHING
         for first in range(place, len(self), COLUMNS_AT_ONCE):
@@ -163,8 +163,8 @@ class IndexRows:
         return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
 
     def place_at_time(self, time_ms: int) -> int:
-        """Return the number of the first entry of the commit index with this commit time or a later one; `len(self)` if
-        there is none.
+        """Return the number of the first entry (transaction, or run of batches outside transactions) of the commit
+        index with this commit time or a later one; `len(self)` if there is none.
         """
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 

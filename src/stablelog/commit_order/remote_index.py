@@ -29,7 +29,7 @@ class LoadedRows:
         return self.row.unpack_from(self.content, place * self.row.size)
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the rows with the numbers [first, end)."""
+        """Return the bytes of the loaded rows of a commit index that have the numbers [first, end)."""
         return self.content[first * self.row.size : end * self.row.size]
 
 
@@ -41,8 +41,8 @@ def load_index(remote: RemoteView, commits: RemoteCommits) -> IndexRows:
         commits: the description of the index in the manifest, the list of the partition's segments in the store.
 
     Raises:
-        NotLoadedError: the rows are not in the cache. The caller loads them and calls again.
-        DamageError: the bytes in the store do not match the manifest.
+        NotLoadedError: the bytes of the index are not in the cache. The caller loads them and calls again.
+        DamageError: the bytes in the store do not match the checksums in the manifest.
     """
     entries, extents = remote.commit_rows(commits.base_offset)
     return IndexRows(

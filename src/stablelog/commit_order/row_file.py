@@ -41,7 +41,8 @@ class RowFile:
         self.crc = 0
 
     def open_for_writing(self) -> None:
-        """Open the file, and truncate it after the last row that was written completely.
+        """Open the file, and truncate it after the last complete row, because a crash may have left a part of the next
+        one.
 
         Raises:
             DiskError: the file cannot be opened or truncated. The rows stay in memory, and `write` tries again.
@@ -57,14 +58,16 @@ class RowFile:
 
     @property
     def size(self) -> int:
-        """The size of all rows in bytes."""
+        """The size in bytes of all rows: those in the file, and those that are only in memory."""
         return self._written_size + len(self._tail)
 
     def __len__(self) -> int:
         return self.size // self._row.size
 
     def append(self, rows: Buffer) -> None:
-        """Add whole rows. They stay in memory while the file cannot be written."""
+        """Add whole rows at the end. They are kept in memory until they are written to the file: by `write`, or here
+        when there are TAIL_SIZE bytes.
+        """
         assert len(rows) % self._row.size == 0, "only whole rows can be added"
         self._tail += rows
         self.crc = crc32c(rows, self.crc)
@@ -73,7 +76,7 @@ class RowFile:
                 self.write()
 
     def write(self) -> None:
-        """Write the rows to the file that are only in memory.
+        """Write to the file the rows that are only in memory.
 
         Raises:
             DiskError: the file cannot be written. The rows stay in memory.
@@ -96,7 +99,7 @@ class RowFile:
         return self._row.unpack(self.between(place, place + 1))
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the rows with the numbers [first, end)."""
+        """Return the bytes of the rows with the numbers [first, end), from the file or from memory."""
         begin, end = first * self._row.size, end * self._row.size
         written = self._written_size
         if end <= written:
@@ -110,6 +113,6 @@ class RowFile:
         return self._file.view(position, size)
 
     def close(self) -> None:
-        """Close the file, if it is open. The written rows cannot be read from this object any more then."""
+        """Close the file, if it is open. After that, this object can no longer read the rows that are in the file."""
         if self._file is not None:
             self._file.close()

@@ -266,8 +266,8 @@ class TieredView:
         )
 
     def _torn_sequence(self, index: IndexRows) -> int:
-        """Return the greatest commit sequence of the torn transactions in one commit index, which have lost their
-        beginning to retention; -1 if there are none.
+        """Return the greatest commit sequence (number of a commit in its transaction group) of the torn transactions in
+        one commit index, which have lost their beginning to retention; -1 if there are none.
 
         The index may have a million entries, so each call searches only the entries that were added since the last
         call.
@@ -287,8 +287,9 @@ class StoredOrder(TieredView):
     """The remote segments of a commit-ordered partition, read in commit order.
 
     Args:
-        remote: the remote tier of the partition. Every call raises NotLoadedError if bytes are not in its cache, and
-            DamageError if bytes in the store do not match the manifest, the list of the partition's segments there.
+        remote: the remote tier of the partition, which has its segments in the object store. Every call of its methods
+            raises NotLoadedError if bytes are not in its cache, and DamageError if bytes in the store do not match the
+            manifest, the list of the partition's segments there.
         view_start: the first position that readers get. It counts only if it is greater than the log start offset.
         restored: the offsets and commits that restores of the partition have lost; None if it was never restored.
     """

@@ -54,8 +54,8 @@ class StoredLog:
 class TieredIndexes:
     """The commit indexes of one partition, local and remote.
 
-    Every call that needs the remote tier raises UnavailableError while the list of remote segments is not loaded, and
-    NotLoadedError if bytes of the store are not in the broker's cache.
+    Every call that needs the indexes in the object store raises UnavailableError while the list of remote segments is
+    not loaded, and NotLoadedError if bytes of the store are not in the broker's cache.
 
     Attributes:
         partition: the partition. It is a weak reference if the partition itself refers to this object, so that both can
@@ -74,7 +74,9 @@ class TieredIndexes:
 
     @property
     def remote(self) -> RemoteTier:
-        """The remote tier. The partition must have one."""
+        """The remote tier, the partition's segments in the object store. The caller makes sure that the partition has
+        one.
+        """
         assert self.partition.remote is not None
         return self.partition.remote
 

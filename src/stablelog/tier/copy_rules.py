@@ -52,8 +52,8 @@ def view_start_of(partition: Partition) -> int:
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
-    """Return the paths of the files that go into a segment's object of indexes, by kind: the indexes, the producer
-    snapshots and the others. Not all of these files need exist.
+    """Return the paths of the files that are uploaded together as a segment's object of indexes, by kind: the indexes,
+    the producer snapshots and the others. Not all of these files need exist.
     """
     # The first kinds are in the order of the suffixes.
     indexes = zip(IndexKind, (*INDEX_SUFFIXES, *COMMIT_SUFFIXES), strict=False)

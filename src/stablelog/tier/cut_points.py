@@ -61,8 +61,8 @@ def encode_cut_points(
     Args:
         summary: the summary of the segment, with the CRC-32C over all batch headers of the log file.
         read: returns bytes of the log file, by position and size.
-        chunk_size: the least distance of two cut points, in bytes. It is increased if there would be more than
-            COUNT_MAX cut points.
+        chunk_size: the least distance of two cut points, and so the size of the parts that a reader loads, in bytes. It
+            is increased if there would be more than COUNT_MAX cut points.
 
     Returns:
         A pair: the encoded cut points, and the encoded CRCs, one for each cut point, over all batch headers before it.
@@ -140,8 +140,8 @@ def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[in
             points in the manifest.
 
     Returns:
-        A tuple: the positions at which the chunk begins and ends, and the CRCs that prove its batch headers; None in
-        place of the CRCs if the manifest has none.
+        A tuple: the positions at which the chunk begins and ends, and the CRCs against which its batch headers are
+        checked; None in place of the CRCs if the manifest has none.
 
     Raises:
         DamageError: the cut points are not in ascending order, or have no CRCs.

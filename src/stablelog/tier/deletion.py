@@ -133,9 +133,10 @@ class ObjectDeletion:
         return self._retry_s <= now_s and oldest_s + delay_s <= now_s
 
     def find_objects(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
-        """List the store, and remember for `delete_found` the objects that may be deleted now. This does nothing while
-        `delete_found` still has objects to delete. The caller makes sure that no upload is running: the objects of an
-        upload would look like orphans, because no manifest (list of segments) names them yet.
+        """List the partition's objects in the store, and remember for `delete_found` those that may be deleted now.
+        This does nothing while `delete_found` still has objects to delete. The caller makes sure that no upload is
+        running: the objects of an upload would look like orphans, because no manifest (list of segments) names them
+        yet.
 
         Args:
             manifest: the last published manifest.

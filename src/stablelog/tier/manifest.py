@@ -107,8 +107,8 @@ class Manifest(NamedTuple):
         return self._replace(segments=tuple(rows))
 
     def with_log_start(self, log_start: int, now_ms: int, broker_id: int) -> "Manifest":
-        """Return the manifest with a greater log start offset. Segments that end at or before it are marked for
-        deletion.
+        """Return the manifest with a greater log start offset. The segments in its list that end at or before this
+        offset are marked for deletion. `now_ms` and `broker_id` say when and by which broker.
         """
         assert log_start >= self.log_start
         count = bisect_right(self.segments, log_start, key=attrgetter("end_offset"))
@@ -121,7 +121,9 @@ class Manifest(NamedTuple):
         return self._replace(log_start=log_start, segments=(*marked, *self.segments[count:]))
 
     def without_segments(self, gone: set[uuid.UUID]) -> "Manifest":
-        """Return the manifest without the segments with these ids. Their objects were deleted from the store."""
+        """Return the manifest without the segments with these ids in its list, because their objects were deleted from
+        the store.
+        """
         left = tuple(segment for segment in self.segments if segment.segment_id not in gone)
         assert all(
             segment.state is SegmentState.DELETE_STARTED

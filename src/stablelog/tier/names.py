@@ -33,8 +33,8 @@ CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
 class ChainName(NamedTuple):
-    """The last part of the key of a manifest, claim or fence (`tier.chain`), or of dynamic settings: the epoch of the
-    broker that wrote the object, and a number.
+    """The last part of the key of an object in the chain of a partition's manifests (`tier.chain`), or of an object
+    with dynamic settings: the epoch of the broker that wrote the object, and a number.
     """
 
     epoch: int

@@ -119,7 +119,9 @@ class SegmentRecord(_SegmentData):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentUpdateRecord(_Message):
-    """A change of a remote segment's state (Kafka's RemoteLogSegmentMetadataUpdateRecord)."""
+    """A change of a remote segment's state, such as that its copy is finished (Kafka's
+    RemoteLogSegmentMetadataUpdateRecord).
+    """
 
     segment: SegmentId
     broker_id: i32 = field(metadata={"kafka_type": "int32"})

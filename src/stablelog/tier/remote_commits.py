@@ -228,8 +228,9 @@ class RemoteCommitOrder:
             self._remote.bytes.drop_chunks(segment, begin, end - begin)
 
     def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
-        """Find a batch by the time of its records, in the segment with this base offset. The arguments and the result,
-        which may be None, are those of `RemoteView.batch_at_time`. Raises NotLoadedError and DamageError.
+        """Find a batch by the time of its records, among those with offsets in [start, end) in the remote segment with
+        this base offset. The arguments and the result, which may be None, are those of `RemoteView.batch_at_time`.
+        Raises NotLoadedError and DamageError.
         """
         return look_from([self._remote.loaded_segment(self._segment(base_offset))], timestamp_ms, start, end)
 

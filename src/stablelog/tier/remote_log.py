@@ -36,7 +36,8 @@ BATCH_COUNT_MAX = 2_000
 
 
 class RemoteLog(RemoteSegments):
-    """The remote tier of one partition.
+    """The remote tier of one partition: the list of its segments in the object store, and reads from their loaded
+    bytes.
 
     Args:
         partition: the partition.
@@ -81,7 +82,9 @@ class RemoteLog(RemoteSegments):
 
     @property
     def is_known(self) -> bool:
-        """Whether the list of remote segments is known."""
+        """Whether the list of remote segments is known. It is not known after a start on a disk that does not have it,
+        until the store has answered.
+        """
         return self._manifest is not None
 
     @property
@@ -115,7 +118,7 @@ class RemoteLog(RemoteSegments):
         self.segments = segments
 
     def raise_log_start(self, start_offset: int) -> None:
-        """Raise the log start offset to one that is already recorded on the local disk."""
+        """Raise the log start offset in memory to one that the caller has already recorded on the local disk."""
         self._log_start = max(self._log_start, start_offset)
 
     def move_start(self, start_offset: int) -> None:
@@ -184,9 +187,9 @@ class RemoteLog(RemoteSegments):
     def _whole_batches(
         self, segment: RemoteSegment, begin: int, limit: int, size_max: int
     ) -> tuple[int, int]:
-        """Find out how many loaded batches of a segment a read returns: those from the position `begin` on that begin
-        before the offset `limit` and have at most `size_max` bytes together. The first batch, which must be loaded, is
-        returned in any case.
+        """Find out where the loaded batches end that a read returns of a segment: those from the byte `begin` of the
+        log file on that begin before the offset `limit` and have at most `size_max` bytes together. The first batch,
+        which must be loaded, is returned in any case.
 
         Returns:
             A pair: the position in the log file and the offset at which these batches end.

@@ -68,7 +68,7 @@ class RemoteSegment:
     @property
     def stable_offset(self) -> int | None:
         """The first offset of the oldest transaction that was open at the end of the segment. All transactions that
-        began before this offset have ended by the end of the segment. None if it is unknown.
+        began before this offset have their markers in this segment or earlier ones. None if it is unknown.
         """
         return None if self.summary is None else self.summary.stable_offset
 

@@ -167,7 +167,8 @@ def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: in
 
 
 class OpenPart(NamedTuple):
-    """The records of an unfinished transaction in one partition: the store has records of it, and not its marker.
+    """The records of an unfinished transaction in one partition: the store has some of its records, but not its marker,
+    so that a marker must abort it after the restore.
 
     Attributes:
         producer_id: the id of the producer.
@@ -185,8 +186,8 @@ class OpenPart(NamedTuple):
 
 
 def abort_markers(parts: Sequence[OpenPart], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
-    """Return the bytes of abort markers for transactions that the restore left without an end. Each transaction gets a
-    batch with one marker; the first batch has the offset `base_offset`.
+    """Return the bytes of abort markers for transactions of which the store has records, but no marker. Each
+    transaction gets a batch with one marker; the first batch has the offset `base_offset`.
     """
     return b"".join(
         encode_marker(

@@ -61,13 +61,13 @@ class SegmentBytes:
 
     Args:
         partition: the partition.
-        cache: the bytes of objects that are in memory.
-        chunk_size: the size in bytes of the chunks in which a log file is loaded if the manifest says nowhere at which
-            positions it can be divided.
+        cache: keeps the bytes of objects in memory.
+        chunk_size: the size in bytes of the parts in which a log file is loaded, if the list of remote segments does
+            not say at which positions it can be divided.
         url: the address of the store, for error messages.
 
     Attributes:
-        cache: the bytes of objects that are in memory.
+        cache: the argument of this name.
     """
 
     def __init__(self, partition: RemotePartition, cache: Cache, chunk_size: int, url: str) -> None:

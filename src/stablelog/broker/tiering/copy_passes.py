@@ -49,7 +49,8 @@ class CopyPasses:
 
     Args:
         store: the object store.
-        tiers: makes the remote tier of a partition whose topic gets one.
+        tiers: makes the remote tier of a partition (its list of segments in the store) when the settings of its topic
+            enable tiered storage.
         node_id: the broker's id.
     """
 
@@ -132,8 +133,8 @@ class CopyPasses:
         step: Callable[[], Awaitable[None]],
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        """Run a step at intervals in a background task, as `Tasks.every` does. If several tasks get the same error of
-        the store, it is logged once.
+        """Run a step at intervals in a background task, as `Tasks.every` does. If several tasks fail because of the
+        same error of the store, the error is logged once.
 
         Args:
             name: the name of the task, for log messages.
@@ -201,11 +202,11 @@ class CopyPasses:
             await self._copier.copy_all(partitions)
 
     async def copy_all(self) -> None:
-        """Run one pass: copy all segments that can be copied, of each partition whose topic has a remote tier.
+        """Run one pass: copy all segments that can be copied, of each partition whose topic has tiered storage.
 
         Raises:
             StablelogError: the store does not answer, or belongs to another cluster, or the logs of the coordinators
-                cannot be copied. No partition was looked at.
+                cannot be copied. In all these cases no segment of a topic was copied.
         """
         await self._publish_settings()
         limits: dict[Partition, int] = {}
@@ -349,7 +350,8 @@ class CopyPasses:
                     self._gone -= partitions
 
     def _apply_tier_settings(self, partition: Partition) -> None:
-        """Enable or disable the remote tier of an open partition, if the settings of its topic have changed.
+        """Enable or disable the remote tier (copies to the object store, and reads from it) of an open partition, if
+        the settings of its topic have changed.
 
         Raises:
             DiskError: the disk refuses the record of the change.

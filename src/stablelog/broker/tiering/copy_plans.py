@@ -54,7 +54,7 @@ class CopyPlan(Protocol):
     is_routine: bool
 
     def remote_of(self, partition: Partition) -> RemoteLog:
-        """Return the list of the partition's remote segments."""
+        """Return the list of the partition's segments in the object store."""
 
     def log_start_of(self, partition: Partition) -> int:
         """Return the log start offset for the partition's next manifest, the list of its segments in the store. The
@@ -89,12 +89,14 @@ class TopicCopyPlan:
         self.is_routine = False
 
     def remote_of(self, partition: Partition) -> RemoteLog:
-        """Return the partition's remote tier."""
+        """Return the partition's remote tier, which has the list of its segments in the object store."""
         assert isinstance(partition.remote, RemoteLog)
         return partition.remote
 
     def log_start_of(self, partition: Partition) -> int:
-        """Return the log start offset of the partition's remote tier. Retention moves it forward."""
+        """Return the log start offset of the partition over its remote and local segments.
+        Retention moves it forward.
+        """
         return self.remote_of(partition).start_offset
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
@@ -140,7 +142,7 @@ class CoordinatorCopyPlan:
         return remote.end_offset if remote.is_known else 0
 
     def log_start_of(self, partition: Partition) -> int:
-        """Return the log start offset of the local log."""
+        """Return the log start offset of the local log: the coordinator itself deletes the beginning of its log."""
         return partition.start_offset
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:

@@ -427,8 +427,8 @@ class PartitionCopier:
     # -- end of work -----------------------------------------------------------------------------------------------
 
     async def stop_copying(self, topic: str) -> None:
-        """Stop the copies of a topic's partitions. When this method returns, none of them is being copied, and no copy
-        begins before the caller's next `await`.
+        """Stop the copies of a topic's partitions to the object store. When this method returns, none of them is being
+        copied, and no copy begins before the caller's next `await`.
         """
         while works := [work for partition, work in self._works.items() if partition.topic == topic]:
             works[0].is_cancelled = True

@@ -24,7 +24,7 @@ class Progress:
         self._done_count = self._done_size = 0
 
     def add_planned(self, segments: Sequence[Segment]) -> None:
-        """Add segments to the total that this pass will copy."""
+        """Add segments to the total that this pass, one copy of all partitions that have new segments, will copy."""
         self._count += len(segments)
         self._size += sum(segment.size for segment in segments)
 
@@ -40,7 +40,9 @@ class Progress:
             self._log_progress("copying to the object store", now_s)
 
     def log_end(self) -> None:
-        """Log that the pass has ended, if its progress was logged before."""
+        """Log that the pass, one copy of all partitions that have new segments, has ended, if its progress was logged
+        before.
+        """
         if self._is_told:
             self._log_progress("copied to the object store", asyncio.get_running_loop().time())
 

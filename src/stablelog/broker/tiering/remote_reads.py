@@ -51,7 +51,7 @@ class _Load:
 
 
 class RemoteReads:
-    """The loads of byte ranges from the object store that are in progress.
+    """Loads byte ranges of objects from the store for readers, and knows which loads are in progress.
 
     Args:
         store: the object store; None if the broker has none.
@@ -61,7 +61,7 @@ class RemoteReads:
             damage is logged once.
 
     Attributes:
-        loaded_size: bytes that the store has returned.
+        loaded_size: how many bytes the store has returned since the start.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RemoteReads:
         Args:
             partition: the partition that is read; it is passed to `on_loaded` when a load has ended. None if nothing
                 waits for this call.
-            missing: the error of the read, which names the ranges.
+            missing: the error that the read has raised, which names the ranges.
 
         Returns:
             A future for each range that is being loaded. It is done when the load has ended.

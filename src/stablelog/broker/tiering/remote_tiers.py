@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class RemoteTiers:
-    """Creates the remote tiers of partitions.
+    """Creates the remote tiers of partitions: for each, the list of its segments in the object store, and what reads
+    them.
 
     Args:
-        cache: the bytes of objects that were loaded.
+        cache: keeps the bytes of objects that were loaded.
         cluster_id: returns the id of the cluster.
         chunk_size: the size of the ranges in which log files are read, in bytes.
         url: the address of the store, for error messages.
@@ -111,8 +112,8 @@ class RemoteTiers:
         return manifest
 
     def enable_remote_log(self, topic: Topic, partition: Partition, now_ms: int) -> None:
-        """Create the remote tier of an open partition, because the settings of its topic have enabled tiered storage.
-        Raises DiskError.
+        """Create the remote tier of an open partition, with an empty list of segments in the object store, because the
+        settings of its topic have enabled tiered storage. Raises DiskError.
         """
         manifest = Manifest(self._cluster_id(), partition.start_offset)
         state, payload = LocalState(self._disk, partition.directory), encode_manifest(manifest, now_ms)

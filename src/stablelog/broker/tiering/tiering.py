@@ -108,8 +108,8 @@ class Tiering:
     # -- partitions ----------------------------------------------------------------------------------------------
 
     def attach(self, topic: Topic, partition: Partition, *, is_recorded: bool) -> None:
-        """Create the remote tier of a partition that was just opened, if its topic has tiered storage or its directory
-        records one. May run in a thread.
+        """Create the remote tier of a partition that was just opened (the list of its segments in the object store), if
+        its topic has tiered storage or its directory records one. May run in a thread.
 
         Args:
             topic: the topic of the partition.
@@ -117,8 +117,8 @@ class Tiering:
             is_recorded: whether the partition's directory has a record of a remote tier.
 
         Raises:
-            UnknownFormatError: a later release has written the record.
-            DiskError: the record cannot be read.
+            UnknownFormatError: a later release has written the record of the remote tier.
+            DiskError: the record of the remote tier cannot be read.
         """
         if not is_internal(topic.name) and (is_recorded or partition.config.is_tiered):
             self._remote_tiers().attach_remote_log(topic, partition, is_recorded=is_recorded)
