@@ -4,9 +4,10 @@ A commit index has one *entry* for each transaction whose commit marker is in th
 consecutive batches outside transactions, in commit order. An entry names its *extents*: the byte ranges of its batches
 in the log files.
 
-The index can be rebuilt from the log. The broker does so at a start if a file is missing or does not match the summary
-of the index. If a file cannot be written, as on a full disk, the index is read from memory and is written later. No
-file is synced: the CRCs in the summary reveal bytes that a crash has lost.
+The index can be rebuilt from the log. The broker does so at a start if a file is missing or does not match the
+`.commitsummary` file, which has the sizes and checksums of the index's files. If a file cannot be written, as on a full
+disk, the index is read from memory and is written later. No file is synced: the checksums reveal bytes that a crash has
+lost.
 
 Source: the DistributedLog paper, "commit record plus local sequence number".
 """
@@ -41,9 +42,9 @@ class CommitIndex(IndexRows):
     """The commit index of one local segment. It grows with the segment, and is sealed after the segment.
 
     Attributes:
-        path: returns the path of the segment's file with a suffix.
+        path: returns the path of that file of the segment that has a given suffix.
         summary: the content of the `.commitsummary` file; None while the index grows.
-        is_written: whether the index is sealed and its files are complete.
+        is_written: whether the index is sealed and completely written to its files.
     """
 
     entries: RowFile

@@ -68,8 +68,8 @@ class FetchAssembler:
     """Assembles whole batches into one fetch response in commit order.
 
     Attributes:
-        start: the first position of the fetch.
-        end: the position after the last batch; `start` while there is no batch.
+        start: the position in commit order at which the fetch begins.
+        end: the position in commit order after the last batch; `start` while there is no batch.
         room: how many more bytes of batches fit into the response.
     """
 
@@ -184,7 +184,8 @@ class FetchAssembler:
         more.
 
         Args:
-            buffers: the bytes of whole batches, which follow each other; empty if none fits.
+            buffers: the bytes of whole batches, which follow each other; empty if the response has no space for the
+                first one.
             end: the position after the last of them.
             entry: the entry of the run in the commit index.
         """

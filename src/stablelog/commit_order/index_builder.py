@@ -5,8 +5,8 @@ keeps the extents (byte ranges) of its batches. At a commit marker, they become 
 marker's segment. At an abort marker, they are dropped. Consecutive batches outside transactions become one entry.
 
 A start of the broker uses the existing commit indexes of sealed segments, up to the first index whose files are
-incomplete, and reads the log from there on. The summary of the last used index lists the transactions that were open at
-the end of its segment. The builder finds their batches again in the earlier segments.
+incomplete, and reads the log from there on. The `.commitsummary` file of the last used index lists the transactions
+that were open at the end of its segment. The builder finds their batches again in the earlier segments.
 """
 
 from bisect import bisect_left
@@ -68,7 +68,8 @@ class IndexBuilder:
     # -- start -------------------------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] | None) -> None:
-        """Open the sealed indexes up to the first one whose files are incomplete, and read the log from there on.
+        """Open the commit indexes of sealed segments up to the first one whose files are incomplete, and read the log
+        from there on.
 
         Args:
             progress: called with (bytes done, bytes of the log) after each segment that was read.
@@ -212,7 +213,9 @@ class IndexBuilder:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _read_segment(self, segment: Segment, limit: int) -> None:
-        """Read the batches of a segment that end at or before the offset `limit`."""
+        """Read those batches of a segment that end at or before the offset `limit`, and remember them for the commit
+        index.
+        """
         batches = takewhile(lambda found: found[1].next_offset <= limit, segment.walk(self._position))
         for is_outside, same in groupby(
             batches, lambda found: not found[1].attributes & (TRANSACTIONAL | CONTROL)

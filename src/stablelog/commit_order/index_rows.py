@@ -107,8 +107,8 @@ class IndexRows:
         )
 
     def _first_offsets(self, first: int, end: int) -> list[int]:
-        """Return, for each entry with a number in [first, end), the log offset at which its transaction begins;
-        `NOTHING` for a run of batches outside transactions.
+        """Return, for each entry of the commit index with a number in [first, end), the log offset at which its
+        transaction begins; `NOTHING` for a run of batches outside transactions.
         """
         first_offsets, producer_ids, _, _ = self.entries_between(first, end)
         return [

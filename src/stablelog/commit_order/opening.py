@@ -1,5 +1,5 @@
-"""The topic setting `stablelog.order=commit`: makes the commit-ordered view of a partition, and records where it
-begins.
+"""The topic setting `stablelog.order=commit`: makes the view of a partition, its committed records in the order of
+their commits, and records where it begins.
 
 Read-uncommitted readers get the records in offset order. For read-committed readers, the end of the view is the last
 stable offset: an open transaction does not delay the records of other transactions.
@@ -38,7 +38,9 @@ class CommitOrdered:
     disk: Disk
 
     def check_formats(self, listing: Listing) -> None:
-        """Check the format versions of the commit indexes. Raises UnknownFormatError."""
+        """Check the format versions of a partition's files of commit order. Raises the errors of
+        `formats.check_formats`.
+        """
         check_formats(listing)
 
     def load_view(

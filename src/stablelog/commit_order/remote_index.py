@@ -1,4 +1,4 @@
-"""The commit index of a segment that is in an object store."""
+"""The commit index (the list of the transactions that commit in a segment) of a segment that is in an object store."""
 
 import struct
 from dataclasses import dataclass

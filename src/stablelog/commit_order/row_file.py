@@ -17,13 +17,14 @@ TAIL_SIZE = 64 << 10
 
 
 class RowFile:
-    """The rows of one file: those that are written, followed by those in memory. No row is divided between the two.
+    """The rows of one file: first those that are in the file, then those that are only in memory. Each row is in one of
+    the two as a whole.
 
     Args:
         disk: the disk of the file.
         path: the path of the file.
         row: the `struct.Struct` of one row.
-        written_size: the size of the rows that the file already has, in bytes.
+        written_size: the size in bytes of the rows that are already in the file.
 
     Attributes:
         crc: CRC-32C over the rows that were appended to this object.

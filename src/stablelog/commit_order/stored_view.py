@@ -76,7 +76,7 @@ class TieredView:
 
     @property
     def end_offset(self) -> int:
-        """The position after the last record that can be read."""
+        """The position in commit order after the last record that can be read."""
         return max(self._tiers.remote.end_offset, self.start_offset)
 
     # -- batches -----------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class TieredIndexes:
 
     @property
     def log_start(self) -> int:
-        """The log start offset, over both tiers."""
+        """The log start offset of the partition, over the local disk and the object store."""
         remote, local_start = self.partition.remote, self.partition.start_offset
         return local_start if remote is None else min(remote.start_offset, local_start)
 

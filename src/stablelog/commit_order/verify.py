@@ -1,7 +1,7 @@
 """Verification of commit indexes: compares them with the log. Nothing is written or rebuilt.
 
-This module reads the log in another way than `index_builder`: it remembers every batch of every transaction, and not
-extents. So a fault in either of the two is found.
+This module reads the log in another way than `index_builder`: it remembers every batch of every transaction, and no
+ranges of bytes. So a fault in either of the two is found.
 """
 
 import contextlib
@@ -94,7 +94,9 @@ class LogWalk:
         return transactions, outside
 
     def forget_before(self, base_offset: int) -> None:
-        """Drop the headers of segments before a base offset, unless an open transaction has batches in them."""
+        """Drop from memory the batch headers of segments before a base offset, unless an open transaction has batches
+        in them.
+        """
         needed = min([base_offset, *(places[0][0] for places in self.open.values())])
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 

@@ -6,9 +6,9 @@ its position. The log itself therefore determines commit order, which is the sam
 and in a copy of the log.
 
 A read finds the batches of a transaction by its marker, and returns them with another base offset and another leader
-epoch. The CRC does not cover these two fields. The view contains only committed transactions and records outside
-transactions. No reader waits for the open transaction of another producer, and the response lists no aborted
-transactions.
+epoch. The CRC does not cover these two fields. The view, which is what a reader gets, contains only committed
+transactions and records outside transactions. No reader waits for the open transaction of another producer, and the
+response lists no aborted transactions.
 
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
@@ -110,8 +110,8 @@ class CommitOrder(TieredView):
         return max(min(needed), self._tiers.log_start)
 
     def first_whole_position(self, log_start: int) -> int:
-        """Return the first position, at or after the log offset `log_start`, from which on every transaction has all
-        its records at or after `log_start`.
+        """Return the first position in commit order from which on no transaction has records before the log offset
+        `log_start`. The position is not before `log_start`.
         """
         for index in reversed(self.indexes):
             if index.least_first_offset < log_start:
@@ -167,7 +167,7 @@ class CommitOrder(TieredView):
         client would take its records for those at `start`.
 
         Raises:
-            OffsetOutOfRangeError: `start` is before the start of the view, or after its end.
+            OffsetOutOfRangeError: `start` is before the first position that can be read, or after the last one.
             DamageError: the first batch is damaged.
             UnprovenError: the batch headers of the first batch's segment were not checked since the start of the
                 broker.
@@ -202,7 +202,7 @@ class CommitOrder(TieredView):
 
         Returns:
             A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,
-            leader epoch); None if the view is empty.
+            leader epoch); None if there is no commit.
         """
         start = self.start_offset
         remote = self._tiers.remote_commits(start)

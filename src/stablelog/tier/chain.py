@@ -1,4 +1,5 @@
-"""The chain of a partition's manifests: objects that are created and never overwritten, by one broker epoch at a time.
+"""The chain of a partition's manifests, the lists of its segments in the store: objects that are created and never
+overwritten, by one broker epoch at a time.
 
 Two brokers may use one object store at the same time, for example because a stalled process wakes up, or a virtual
 machine was copied. The chain then lets only one of them publish manifests. For this, the store has to give one
@@ -31,9 +32,9 @@ A broker takes over the chain by these steps. None of the steps can be left out:
 
 The last manifest of an epoch, its claim and its fence are never deleted, and a fenced broker deletes nothing.
 
-The functions are generators. They yield requests (`List`, `Create`, `Get`, `Delete`), and the caller sends the answer to each
-request into the generator. If the store fails, the caller drops the generator. The chain can be used after that: the
-next `publish` first repeats a publication whose result is unknown.
+The functions are generators. They yield requests (`List`, `Create`, `Get`, `Delete`), and the caller sends the answer
+to each request into the generator. If the store fails, the caller drops the generator. The chain can be used after
+that: the next `publish` first repeats a publication whose result is unknown.
 
 Format: docs/formats.md, "The chain of manifests".
 """
@@ -91,8 +92,8 @@ class List(NamedTuple):
 
 
 class Create(NamedTuple):
-    """A request to create an object. The answer is True if the store has the object now; False if an object with this
-    key and another content exists.
+    """A request to create an object. The caller of the generator that yields it sends the answer: True if the store has
+    the object now; False if an object with this key and another content exists.
     """
 
     key: str
@@ -100,7 +101,9 @@ class Create(NamedTuple):
 
 
 class Get(NamedTuple):
-    """A request for an object. The answer is the content of the object, or None if the object does not exist."""
+    """A request for an object. The caller of the generator that yields it sends the answer: the content of the object,
+    or None if the object does not exist.
+    """
 
     key: str
 

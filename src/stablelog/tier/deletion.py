@@ -2,21 +2,22 @@
 
 Three kinds of objects are deleted:
 
-- *Marked segments.* Retention moves the log start, and the next manifest marks the segments before the log start. The
-  objects of a segment are deleted when the delay of deletions has passed since this broker first knew of a published
-  manifest with the mark, and no valid pin protects the segment. (A pin is an object by which a reader keeps segments
-  from deletion: `tier.pins`.) The next manifest no longer names the segment.
-- *Orphans*: objects of segments and of parts that the last manifest does not name, because an upload or a crash left
-  them, or because a part was replaced. Only the broker that owns the chain can publish a manifest that names an object,
-  and it uploads nothing while this module looks. So an object that was listed, and that the last manifest does not name,
-  stays without a name. It is deleted when it was listed in a *sweep*, and again in a sweep after the delay. The delay
-  protects readers that use an earlier manifest. While any pin is valid, no orphan is deleted.
+- *Marked segments.* Retention moves the log start, and the next manifest (list of the partition's segments in the
+  store) marks the segments before the log start. The objects of a segment are deleted when the delay of deletions has
+  passed since this broker first knew of a published manifest with the mark, and no valid pin protects the segment. (A
+  pin is an object by which a reader keeps segments from deletion: `tier.pins`.) The next manifest no longer names the
+  segment.
+- *Orphans*: objects of segments, and parts of manifests, that the last manifest does not name, because an upload or a
+  crash left them, or because a part was replaced. Only the broker that owns the chain can publish a manifest that names
+  an object, and it uploads nothing while this module looks. So an object that was listed, and that the last manifest
+  does not name, stays without a name. It is deleted when it was listed in a *sweep*, and again in a sweep after the
+  delay. The delay protects readers that use an earlier manifest. While any pin is valid, no orphan is deleted.
 - *Old manifests*, and pins that are no longer valid.
 
-Before this module looks for objects to delete, it lists the chain and checks that no broker of a greater epoch has
-taken over: such a broker has fenced this one, and a fenced broker deletes nothing. If a broker is fenced between this
-listing and a deletion, no harm is done. A mark is never withdrawn. And a manifest of the broker that has taken over
-names none of the listed orphans, because this broker uploads each segment under a new id.
+Before this module looks for objects to delete, it lists the chain of manifests and checks that no broker of a greater
+epoch has taken over: such a broker has fenced this one, and a fenced broker deletes nothing. If a broker is fenced
+between this listing and a deletion, no harm is done. A mark is never withdrawn. And a manifest of the broker that has
+taken over names none of the listed orphans, because this broker uploads each segment under a new id.
 
 The delay is measured by the clock of this broker, which no other clock has to agree with. It begins again at each start
 of the broker.

@@ -1,8 +1,9 @@
 """The object with all files of a remote segment except its log file: indexes, producer snapshots and leader epochs.
 
 The files stand one after another. First are the offset index, the time index, the transaction index, and the entries
-and extents of the commit index. The manifest has the sizes of these files, so one request for a range reads one of
-them. At the end is a directory: a table with the position, the size and the CRC of each file.
+and extents of the commit index. The manifest, the list of the partition's segments in the store, has the sizes of these
+files, so one request for a range reads one of them. At the end is a directory: a table with the position, the size and
+the CRC of each file.
 
 Format: docs/formats.md, "The object of indexes".
 """

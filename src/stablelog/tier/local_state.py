@@ -81,8 +81,9 @@ class LocalState:
         return read_log_start(self.disk, self.directory / REMOTE_LOG_START_FILE) or 0
 
     def log_start(self, local_start: int) -> int:
-        """Return the log start offset of a partition whose local log begins at `local_start`. It is smaller than
-        `local_start` if the first records are only in the object store. Raises the errors of `read_manifest`.
+        """Return the log start offset of a partition, over local and remote segments. Its local log begins at
+        `local_start`. It is smaller than `local_start` if the first records are only in the object store. Raises the
+        errors of `read_manifest`.
         """
         manifest = self.read_manifest()
         if manifest is None:
@@ -113,7 +114,7 @@ class LocalState:
                 self.disk.remove(self.directory / name)
 
     def write_start(self, start_offset: int) -> None:
-        """Record a log start offset. The file is durable when this method returns. If DiskError is raised, the offset
-        that was recorded before still counts.
+        """Record a log start offset of the partition in the file `remote-log-start`, which is durable when this method
+        returns. If DiskError is raised, the offset that was recorded before still counts.
         """
         self.disk.write_atomic(self.directory / REMOTE_LOG_START_FILE, encode_log_start(start_offset))

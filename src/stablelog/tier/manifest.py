@@ -71,8 +71,8 @@ class Manifest(NamedTuple):
     Attributes:
         cluster_id: the id of the cluster that writes the manifest.
         log_start: the log start offset of the partition. Segments before this offset are being deleted.
-        segments: the segments in the order of their offsets, without gaps. Those in parts are among them.
-        parts: the parts of the last published manifest, in the order of offsets; see
+        segments: the segments in the order of their offsets, without gaps, also those that are listed in parts.
+        parts: the parts of the last published manifest, objects that list older segments, in the order of offsets; see
             `manifest_parts.divide_into_parts`.
         published: what the broker knew of the partition and its topic when it published the manifest; None in a
             manifest that was never published.
@@ -86,7 +86,7 @@ class Manifest(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The first offset that is not in the object store: the end of the last segment, or the log start offset if
+        """The first offset that is not in the object store: the end of the last segment; or the log start offset, if
         that is greater or the store has no segment.
         """
         return max([self.log_start, *(segment.end_offset for segment in self.segments[-1:])])

@@ -4,9 +4,9 @@ A reader that needs no broker, such as a Spark query, creates a pin in each part
 valid, the broker deletes no object of a segment that overlaps the pinned offsets. The steps of a reader are:
 
 1. Create the pin.
-2. Read the last manifest. A segment that is not marked for deletion in this manifest stays in the store as long as the
-   pin is valid: before the broker deletes the objects of a segment, it publishes a manifest that marks the segment,
-   waits for the delay of deletions, and lists the pins.
+2. Read the last manifest, the list of the partition's segments. A segment that is not marked for deletion in this
+   manifest stays in the store as long as the pin is valid: before the broker deletes the objects of a segment, it
+   publishes a manifest that marks the segment, waits for the delay of deletions, and lists the pins.
 3. Every RENEWAL_S seconds, create a new pin with the same offsets, and then delete the old one.
 4. At the end, delete the pin, if the reader learns of the end.
 

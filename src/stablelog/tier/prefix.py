@@ -1,5 +1,5 @@
 """Reads what one cluster has in an object store, under the prefix of its keys: the cluster id, the partitions and their
-manifests.
+manifests, which list a partition's segments.
 
 This module only reads. `broker.tiering.remote_storage` is the part of a broker that also writes.
 """

@@ -1,5 +1,5 @@
 """The ends of recent reads of remote segments. A read that continues where another one has ended needs no index, and
-its next chunks can be loaded ahead.
+the next parts of the log file can be loaded ahead.
 """
 
 import uuid

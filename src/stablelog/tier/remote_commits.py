@@ -93,7 +93,7 @@ class RemoteSegments:
         return segment
 
     def loaded_segment(self, segment: RemoteSegment) -> LoadedSegment:
-        """Return a reader of a segment's loaded bytes."""
+        """Return an object that reads the loaded bytes of a remote segment."""
         return LoadedSegment(self.bytes, segment)
 
     def chunks_from(self, offset: int, position: int, count: int) -> list[ObjectRange]:

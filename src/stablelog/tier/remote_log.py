@@ -89,7 +89,7 @@ class RemoteLog(RemoteSegments):
 
     @property
     def end_offset(self) -> int:
-        """The first offset that is not in the store."""
+        """The first offset of the partition that is not in the store, or the log start offset if that is greater."""
         return max(self.manifest.end_offset, self._log_start)
 
     @property

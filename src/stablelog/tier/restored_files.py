@@ -150,8 +150,9 @@ def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: in
     """Return the contents of log files of segments without records, by the base offset of the segment. Their batches
     take the lost offsets of the ranges, from `start` on, so that no new record gets a lost offset.
 
-    Each segment has one batch. The end of a batch is an offset at which a consumer gets no error, and there should be
-    few such offsets. So each range gets only one batch, unless it has more than GAP_SEGMENT_MAX offsets.
+    Each segment has one batch. A consumer whose committed offset was lost gets an error, unless its offset is just the
+    end of a batch. So there should be few batches. So each range gets only one batch, unless it has more than
+    GAP_SEGMENT_MAX offsets.
 
     Args:
         ranges: the first lost offset of each range, and the offset after its last one.

@@ -93,7 +93,8 @@ class SegmentBytes:
         return bool(crc32c(batch[CRC_START:]) == CRC.unpack_from(batch, CRC_START - CRC.size)[0])
 
     def loaded_views(self, segment: RemoteSegment, position: int, size: int) -> list[Buffer]:
-        """Return views of the bytes of a log file from `position` on. All of them must be loaded.
+        """Return views of `size` bytes of a segment's log file from `position` on, one for each chunk (part in which
+        the file was loaded).
 
         Raises:
             NotLoadedError: some of the bytes are not loaded.
@@ -137,7 +138,9 @@ class SegmentBytes:
             raise NotLoadedError(list(missing), sum(missing.values()))
 
     def index_bytes(self, segment: RemoteSegment, kind: IndexKind) -> Buffer:
-        """Return the bytes of an index; empty if the segment has none. The index must be loaded."""
+        """Return the bytes of an index; empty if the segment has none. Raises NotLoadedError if the index is not in the
+        cache.
+        """
         wanted = segment.index_place(self._partition, kind)
         if wanted is None:
             return b""
@@ -153,7 +156,7 @@ class SegmentBytes:
         return f"{self._url}/{self.log_key(segment)}"
 
     def log_key(self, segment: RemoteSegment) -> str:
-        """Return the key of a segment's log file."""
+        """Return the key of a segment's log file in the object store."""
         segment_id, key = self._last_key
         if segment_id != segment.segment_id:
             key = segment.log_key(self._partition)
@@ -322,8 +325,8 @@ def _headers_crc(content: Buffer, crc: int) -> int | None:
 
 
 def _first_damage(content: Buffer, start: int) -> str:
-    """Return a description of the first damaged batch, for an error message. `start` is the position in the log file
-    at which the buffer begins.
+    """Return a description of the first damaged batch in loaded bytes of a log file, for an error message. `start` is
+    the position in the log file at which the buffer begins.
     """
     position, next_offset = 0, -1
     while position < len(content):

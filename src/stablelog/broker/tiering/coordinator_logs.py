@@ -1,14 +1,15 @@
 """Copies the logs of the coordinators to the object store, in rounds, so that groups, transactional ids and commit
-sequences outlive the local disk.
+sequences (numbers of commits) outlive the local disk.
 
 A round rolls each log that has grown since its last copy, and copies the log. The copies of the logs must fit together
 even if a round ends in the middle, so its steps have an order (docs/decisions/0022-tiered-storage.md):
 
-1. The offsets logs are rolled, then the commit logs. Each marker in a copied offsets log therefore has its decision in
-   the copied commit log.
+1. The offsets logs (of group coordinators) are rolled, then the commit logs (of transaction coordinators). Each marker
+   in a copied offsets log therefore has its decision in the copied commit log.
 2. The commit logs are published, then the offsets logs.
-3. Before a coordinator trims its log, it lets a round run. The copied offsets logs then have the markers of all
-   decisions that are trimmed. If the store does not answer, the log is trimmed all the same.
+3. Before a coordinator trims its log (deletes the part before its checkpoint), it lets a round run. The copied offsets
+   logs then have the markers of all decisions that are trimmed. If the store does not answer, the log is trimmed all
+   the same.
 
 For the partitions of topics, `copy_passes` notes the last stable offset, lets a round run, and then copies the
 partition up to the noted offset.

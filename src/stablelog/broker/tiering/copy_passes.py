@@ -1,5 +1,5 @@
-"""The copies of a broker's segments to the object store, and the events about them. One pass over all partitions runs
-at a time.
+"""The copies of a broker's segments to the object store, and the events about them, records of `__remote_log_metadata`.
+One pass over all partitions runs at a time.
 
 A pass that has segments to copy first copies the logs of the coordinators. It then copies each partition up to the last
 stable offset that the partition had before the copy of the coordinators' logs. For every marker and every producer id

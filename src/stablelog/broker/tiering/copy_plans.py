@@ -7,11 +7,11 @@ coordinators"):
   handles open transactions.
 - The broker does not read the copies of these logs, and does not delete a local segment because it is copied.
   `Partition.remote` is therefore None, and the list of remote segments is kept here.
-- A coordinator trims its log itself. The log start in the store follows with the next copy. Segments that were trimmed
-  before they were copied are never copied.
-- A log gets a segment each minute, and each trim marks about a hundred segments for deletion. If a manifest has too
-  many marked segments, because the store refuses deletions, it no longer names the oldest of these. Their objects are
-  then orphans, like the objects of a failed copy.
+- A coordinator trims its log itself: it deletes the part before its checkpoint. The log start in the store follows with
+  the next copy. Segments that were trimmed before they were copied are never copied.
+- A log gets a segment each minute, and each trim marks about a hundred segments for deletion. If a manifest (list of a
+  log's segments in the store) has too many marked segments, because the store refuses deletions, it no longer names the
+  oldest of these. No manifest names their objects then, and they are deleted like the objects of a failed copy.
 """
 
 from collections.abc import Callable
@@ -62,8 +62,8 @@ class CopyPlan(Protocol):
         """
 
     def segments_to_copy(self, partition: Partition, end_offset: int) -> list[SealedSegment]:
-        """Return the local segments that can be copied now, oldest first: those that end after `end_offset`, the first
-        offset that is not in the store.
+        """Return the local segments that can be copied to the store now, oldest first: those that end after
+        `end_offset`, the first offset that is not in the store.
         """
 
     def without_surplus(self, manifest: Manifest) -> Manifest:
@@ -131,7 +131,7 @@ class CoordinatorCopyPlan:
         self.is_routine = True
 
     def remote_of(self, partition: Partition) -> RemoteLog:
-        """Return the list of a log's remote segments."""
+        """Return the list of a log's segments in the object store."""
         return self.remotes[partition]
 
     def copied_end(self, partition: Partition) -> int:

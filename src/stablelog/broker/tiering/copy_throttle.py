@@ -36,8 +36,8 @@ class CopyThrottle:
         self._free_s = 0.0  # The time before which no further bytes may be processed.
 
     def wait_for_bytes(self, size: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Wait until `size` further bytes may be processed without exceeding the rate, or until `is_cancelled` returns
-        True.
+        """Block the thread until `size` further bytes of a copy may be processed without exceeding the rate, or until
+        `is_cancelled` returns True.
         """
         with self._lock:
             now_s = self._now_s()

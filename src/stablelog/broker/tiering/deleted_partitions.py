@@ -1,14 +1,15 @@
 """Deletes the objects of partitions whose topic was deleted.
 
-The list of topics (`data_directory.catalog`) names each deleted topic that had a remote tier, until the objects of all its
-partitions are deleted. So no deletion is forgotten, also if the broker or the store stops. The steps for such a partition
-are:
+The list of topics (`data_directory.catalog`) names each deleted topic that had a remote tier, until the objects of all
+its partitions are deleted. So no deletion is forgotten, also if the broker or the store stops. The steps for such a
+partition are:
 
-1. Take over the chain of the partition's manifests, so that no other broker publishes there.
+1. Take over the chain of the partition's manifests (lists of its segments in the store), so that no other broker
+   publishes there.
 2. Create the object `deleted` of the topic. Readers of the store and a restore then skip the topic.
-3. Delete all objects of segments and parts, as orphans are deleted (`tier.deletion`): after the delay, and while no pin
-   is valid.
-4. Delete the manifests, then the claims and fences. Only the object `deleted` stays.
+3. Delete all objects of segments, and all parts of manifests, as objects that no manifest names are deleted
+   (`tier.deletion`): after the delay, and while no reader has a valid pin, an object that keeps segments from deletion.
+4. Delete the manifests, then the claims and fences, the other objects of the chain. Only the object `deleted` stays.
 
 A start of the broker that finds the object `deleted` waits for the delay before it takes over the chain. So starts add
 no claims and fences while a deletion waits.

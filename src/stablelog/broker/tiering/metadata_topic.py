@@ -1,10 +1,11 @@
 """The internal topic `__remote_log_metadata`: one event for each change of a remote segment, as Apache Kafka keeps it.
 
 The topic is for readers: Kafka's tools, and programs that follow what is in the object store. The broker itself needs
-none of these events, because it reads the manifests. So an error here stops no copy: the error is logged once, and the
-broker appends the missing events later. It finds the missing events by a comparison of the manifest with the events
-that the topic has. A *metadata partition* is a partition of this topic. After a start, the broker therefore reads each
-metadata partition once, before it appends the first event to this metadata partition.
+none of these events, because it reads the manifests, the lists of the segments in the store. So an error here stops no
+copy: the error is logged once, and the broker appends the missing events later. It finds the missing events by a
+comparison of the manifest with the events that the topic has. A *metadata partition* is a partition of this topic.
+After a start, the broker therefore reads each metadata partition once, before it appends the first event to this
+metadata partition.
 
 The broker does not wait until an event is durable. A crash loses at most the last events, and the next start appends
 them again.
@@ -135,7 +136,9 @@ class MetadataTopic:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="remote log metadata")
 
     async def append_copy_started(self, partition: RemotePartition, segment: RemoteSegment) -> None:
-        """Append the event COPY_STARTED, before the upload of a segment begins. An error is logged and not raised."""
+        """Append the event COPY_STARTED to `__remote_log_metadata`, before the upload of a segment begins. An error is
+        logged and not raised.
+        """
 
         async def append(loaded: _Loaded) -> None:
             await self._append(loaded, partition, [copy_started(partition, segment)])
@@ -257,7 +260,7 @@ class MetadataTopic:
                 await self._attempt(partial(_itself, index), trim)
 
     def close(self) -> None:
-        """End the thread that writes the events."""
+        """End the thread that works for `__remote_log_metadata`."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     # -- the topic -----------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class _Owned:
 
 @dataclass(slots=True)
 class _Work:
-    """The state of a running copy of one partition."""
+    """A running copy of one partition: whether it was cancelled, and an event that is set when it has ended."""
 
     is_cancelled: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -241,7 +241,7 @@ class PartitionCopier:
         self.failed[partition] = failed
 
     async def _copy_and_clear_failure(self, partition: Partition, work: _Work, progress: Progress) -> None:
-        """Copy a partition. After success, clear the record of its earlier failures."""
+        """Copy a partition. After success, forget its earlier failure, so that the next one is logged."""
         await self._copy(partition, work, progress)
         self.failed.pop(partition, None)
         self._logged.discard(partition)
@@ -287,8 +287,8 @@ class PartitionCopier:
                 return
 
     async def delete_all(self, partitions: list[Partition]) -> None:
-        """Delete from the store the objects that these partitions no longer need. Call it after `copy_all`. An error in
-        one partition does not stop the others.
+        """Delete from the store the objects that these partitions no longer need. The caller calls it after `copy_all`.
+        An error in one partition does not stop the others.
         """
         due = [one async for one in in_turns(partitions) if self._is_deletion_due(one)]
         await asyncio.gather(*(self._run_in_turn(partition, self._delete) for partition in due))

@@ -1,4 +1,4 @@
-"""Log lines about the progress of a long pass of copies."""
+"""Log lines about the progress of a long pass, one copy of all partitions that have new segments."""
 
 import asyncio
 import logging

@@ -160,8 +160,8 @@ class RemoteStorage:
         return self.prefix.run_steps(_content(partition.deleted_key)) is not None
 
     def mark_deleted(self, partition: RemotePartition) -> None:
-        """Create the object `deleted` of a partition's topic: readers and restores then skip the topic. The object is
-        durable when this method returns. Raises StoreError.
+        """Create the object `deleted` of a partition's topic. Because of it, readers of the store and restores skip the
+        topic. The object is durable when this method returns. Raises StoreError.
         """
         with contextlib.suppress(ObjectExistsError):
             self.store.create(partition.deleted_key, self._cluster_content())

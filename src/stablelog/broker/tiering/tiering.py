@@ -94,7 +94,7 @@ class Tiering:
             await self._copies.copy_all()
 
     async def copy_coordinator_logs(self) -> None:
-        """Copy the coordinators' logs now. Raises the errors of `CoordinatorLogs.copy_logs`."""
+        """Copy the coordinators' logs to the object store now. Raises the errors of `CoordinatorLogs.copy_logs`."""
         if self._copies is not None:
             await self._copies.copy_coordinator_logs()
 
