@@ -1,4 +1,4 @@
-"""The types of administration: what the calls of `Client.admin` take and return."""
+"""The types that the calls of `Client.admin`, which administer a cluster, take and return."""
 
 from stablelog.client.blocking.admin import Admin
 from stablelog.client.core.admin.configs import Config, ConfigSource

@@ -25,7 +25,9 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker knows the names above, and refuses all others
 
     def __getattr__(name: str) -> Any:
-        """Import the class of administration at its first use, because its requests take long to import."""
+        """Import the class `AsyncAdmin` when a program first uses its name, because the modules of its requests take
+        long to import.
+        """
         if name != "AsyncAdmin":
             raise AttributeError(f"module 'stablelog.aio' has no attribute {name!r}")
         from stablelog.client.aio.admin import AsyncAdmin

@@ -3,7 +3,7 @@
 with stablelog.serve() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
-The broker ends with the process that started it, also if that process is killed (see
+The broker stops when the process that started it ends, even if that process is killed (see
 `stablelog.cli.serve.stop_with_parent`).
 """
 
@@ -132,8 +132,8 @@ class EmbeddedBroker:
         Raises:
             UnavailableError: the process ended or was not ready in time; the message contains the end of the broker's
                 log. Or the data directory cannot be made.
-            UsageError: the broker is running, or the data directory contains files of another program, or this is a
-                forked process.
+            UsageError: the broker is running already, or the data directory contains files of another program, or this
+                process was forked from the one that made the broker object.
         """
         self._wait_until_ready(self._launch(), timeout_s)
 
@@ -164,7 +164,9 @@ class EmbeddedBroker:
         return process
 
     def _make_data(self) -> None:
-        """Make the data directory, unless it is a temporary one, which the broker's process makes."""
+        """Make the data directory if it is missing. A temporary data directory is not made here: the broker's process
+        makes it.
+        """
         from stablelog.data_directory.foreign_directory import refuse_foreign_directory
 
         if self._running.temporary is None:
@@ -195,8 +197,8 @@ class EmbeddedBroker:
         """Choose a free port and bind it without listening, so that no other process gets the port between a stop of
         the broker and its next start.
 
-        On Linux, the broker's process can bind the same port at the same time. On other systems, and for other kinds of
-        addresses, the broker chooses the port.
+        This works on Linux, where the broker's process can bind the port that this process has bound. On other systems,
+        and for other kinds of addresses, nothing is bound here and the broker chooses the port.
         """
         if self.port or sys.platform != "linux" or not self.host.replace(".", "").isdigit():
             return
@@ -239,9 +241,9 @@ class EmbeddedBroker:
             end_process(process, number)
 
     def close(self) -> None:
-        """Stop the broker as `stop` does, and release its port. A broker with a temporary data directory is not stopped
-        in order: its process ends at once and removes the directory. In a forked process, do nothing: the broker belongs
-        to the process that started it.
+        """Stop the broker as `stop` does, and release its port. If the data directory is temporary, the partitions are
+        not closed: the broker's process ends at once and removes the directory. In a forked process, do nothing: the
+        broker belongs to the process that started it.
         """
         if self._running.is_own:
             if self._running.temporary is None:
@@ -249,8 +251,8 @@ class EmbeddedBroker:
             self._running.release()
 
     def _check_own(self, what: str) -> None:
-        """Raise UsageError in a forked process, because the broker belongs to the parent process. `what` names the
-        call.
+        """Raise UsageError if this process was forked from the one that made this object, to which the broker belongs.
+        `what` names the call in the message.
         """
         if not self._running.is_own:
             raise UsageError(
@@ -273,8 +275,8 @@ class EmbeddedBroker:
         self.close()
 
     async def __aenter__(self) -> Self:
-        """Start the broker, and wait in a thread until it is ready. A cancellation kills the process and waits for its
-        end.
+        """Start the broker, and wait in a thread until it is ready. If the task is cancelled meanwhile, kill the
+        broker's process and wait for its end.
         """
         try:
             if not self.is_running:
@@ -295,7 +297,9 @@ class EmbeddedBroker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the broker in a thread. A cancellation waits for the end of the process."""
+        """Close the broker in a thread. If the task is cancelled meanwhile, it still waits for the end of the broker's
+        process.
+        """
         closing = asyncio.create_task(asyncio.to_thread(self.close))
         try:
             await asyncio.shield(closing)
@@ -313,8 +317,8 @@ def serve(
     start_timeout_s: float = START_TIMEOUT_S,
     **more_settings: object,
 ) -> EmbeddedBroker:
-    """Make a broker that runs in a process of its own: in a `with` block, in an `async with` block, or from `start` to
-    `close`.
+    """Return a broker that runs in a process of its own during a `with` block or an `async with` block, or from a call
+    of `start` to a call of `close`.
 
     The broker also stops when this process ends in another way, for example by `kill -9`, and removes a temporary data
     directory. It writes nothing outside its data directory. Its log messages go to the file `.broker.log` in the data directory, and earlier ones are in
@@ -383,7 +387,8 @@ def _check_arguments(data: object, settings: object, host: object, port: object,
 
 
 def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -> dict[str, str]:
-    """Convert the settings of `serve` to text, by their names with dots.
+    """Return the broker settings that `serve` was given as text, by their names with dots. `by_name` has the argument
+    `settings`, and `by_keyword` the keyword arguments with `_` for each dot.
 
     Raises:
         UsageError: a setting is unknown, out of range, or given twice.
@@ -405,7 +410,8 @@ def _settings(by_name: Mapping[str, object], by_keyword: Mapping[str, object]) -
 
 
 def _first_address(given: Mapping[str, str], host: str, port: int) -> tuple[str, int]:
-    """Return a pair: the host and the port of the first listener.
+    """Return a pair: the host and the port of the broker's first listener. It is the first address in the setting
+    `listeners`, if `given` (the settings by name) has it; otherwise `host` and `port`.
 
     Raises:
         UsageError: a setting is out of range, or the address is given twice.

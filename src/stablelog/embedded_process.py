@@ -1,4 +1,6 @@
-"""The process of a broker of `stablelog.serve()`: starting it, waiting for it, and releasing what it holds."""
+"""The process of a broker of `stablelog.serve()`: to start it, to wait until it is ready, and to release its port and
+its temporary directory.
+"""
 
 import os
 import selectors
@@ -23,8 +25,9 @@ class BrokerResources:
     """The resources of a broker of `serve` that must be released at its end: its process, its port and its temporary
     directory.
 
-    This is a separate object, so that all of it can be released after the EmbeddedBroker was garbage-collected. Only
-    the process that made the object releases anything: after a fork, the child process has a copy of the object.
+    The resources are in an object of their own, so that they can be released after the EmbeddedBroker (the program's
+    object for the broker) was garbage-collected. Only the process that made the object releases anything, and not the
+    copy of the object that a forked process has.
     """
 
     owner: Process = field(default_factory=this_process)
@@ -38,12 +41,12 @@ class BrokerResources:
 
     @property
     def is_own(self) -> bool:
-        """Whether this process made the object, and not a process from which this one was forked."""
+        """Whether this process made the object. False in a forked process, which has a copy of the parent's object."""
         return self.owner is this_process()
 
     def after_fork(self) -> None:
-        """In a forked process, close the copies of the pipe and the port. An open copy would keep the port in use, and
-        hide from the broker that its parent has ended.
+        """In a forked process, close the copies of the pipe and the port. Open copies would keep the port in use, and
+        the broker would not notice the end of the parent process, which it notices by the end of the pipe.
         """
         for pipe in () if self.process is None else (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -58,10 +61,12 @@ class BrokerResources:
             self.temporary_fd = hold_directory(self.temporary)
 
     def release(self) -> None:
-        """Release what the broker holds. In a process that did not make the object, do nothing.
+        """Release the port, the process and the temporary directory of the broker. In a process that did not make the
+        object, do nothing.
 
         The port becomes free. If the broker has a temporary directory, its process is ended, and the directory is
-        removed. Otherwise only the process's standard input is closed, which makes the process stop in order.
+        removed. Otherwise only the standard input of the process is closed: the broker then closes its partitions and
+        stops.
         """
         if not self.is_own:
             return
@@ -135,7 +140,7 @@ def port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float, said: 
     Args:
         process: the process.
         timeout_s: how long to wait, in seconds.
-        said: gets all other lines that the process prints.
+        said: a list to which all other lines that the process prints are added.
 
     Returns:
         The port on which the broker listens; None if the process has ended.

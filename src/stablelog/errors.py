@@ -27,8 +27,9 @@
     ├── UnprovenError            a log file was not checked since the broker's start: check it, and read it again
     └── NotLoadedError           bytes are in the object store and not in the cache: load them, and retry
 
-A class exists only where a caller acts differently. Every other error for a Kafka client is a `RefusedError` with
-Kafka's error code. Any other exception is a bug: the broker logs it and closes the connection that caused it.
+An error has a class of its own only if some caller treats it in a different way. Every other error for a Kafka client
+is a `RefusedError` with Kafka's error code. Any other exception is a bug: the broker logs it and closes the connection
+that caused it.
 """
 
 import contextlib
@@ -66,7 +67,7 @@ class RefusedError(StablelogError):
     """The broker has refused a request, or a transaction is aborted. A refused request has changed nothing.
 
     Args:
-        code: the number of the error in Kafka's protocol.
+        code: Kafka's error code, such as 3 for UNKNOWN_TOPIC_OR_PARTITION.
         message: what was wrong and what to do, for the user.
     """
 
@@ -84,7 +85,8 @@ class RecordsRefusedError(RefusedError):
     """A client's batch was refused because of some of its records.
 
     Attributes:
-        errors: the records that are not valid, in the order of the batch; a batch with very many has only the first.
+        errors: the records that are not valid, each with the reason, in the order of the batch. If very many are not
+            valid, only the first of them.
     """
 
     def __init__(self, code: ErrorCode, message: str, errors: Sequence[InvalidRecord]) -> None:
@@ -107,25 +109,29 @@ class AuthenticationError(RefusedError):
 
 
 class DamageError(StablelogError):
-    """Bytes have changed since they were written. The message names the file and the position, or the offset."""
+    """Stored bytes are not the ones that were written: a checksum or another check has found this. The message names
+    the file and the position, or the partition and the offset.
+    """
 
 
 class DecompressedSizeError(DamageError):
     """The records of a batch decompress to more bytes than the caller accepts. The decompression was stopped at this
-    limit.
+    number of bytes.
     """
 
 
 class UnknownFormatError(StablelogError):
-    """This release does not read the form of a file or record: a later release has written it, or a version of the
-    program from before the first release. The message tells which. Nothing of the file was changed.
+    """This release cannot read a file or record, because another version of the program has written it in another form:
+    a later release, or a version from before the first release. The message tells which. Nothing of the file was
+    changed.
 
     This error is not a `DamageError`: code that gets a `DamageError` may rebuild the damaged file, but this file must
     stay as it is.
 
     Args:
         what: the kind of file or record, such as "a segment summary".
-        found: the version of that file or record; None if its form has no version of its own, and `what` names the form.
+        found: the format version in that file or record; None if it contains no version number, and `what` names the
+            form.
         known: the greatest version that this release reads.
         place: the path of the file, with the offset if it is a record; empty if the code that raises the error does not
             know the path.
@@ -151,17 +157,17 @@ class UnknownFormatError(StablelogError):
 
 
 def refuse_unknown_version(what: str, found: int, known: int, least: int = 0) -> None:
-    """Raise `UnknownFormatError` for a version that a later release has written, or that only versions from before the
-    first release have written.
+    """Raise `UnknownFormatError` if the version number of a file or record is that of a later release, or one that only
+    programs from before the first release have written.
 
-    Any other unknown version raises nothing here: the caller must treat it as damage.
+    Any other version that this release does not read raises nothing here: the caller must treat the number as damaged.
 
     Args:
         what: the kind of file or record.
-        found: its version.
+        found: the version number in the file or record.
         known: the greatest version that this release reads.
-        least: the least version that this release reads. Versions of the program before the first release have written
-            the versions from 0 up to this one.
+        least: the least version that this release reads. Programs from before the first release have written the
+            smaller ones.
 
     Raises:
         UnknownFormatError: the version is greater than `known` by at most `NEWER_MAX`, or it is less than `least`.
@@ -172,7 +178,9 @@ def refuse_unknown_version(what: str, found: int, known: int, least: int = 0) ->
 
 @contextlib.contextmanager
 def adding_path(place: object) -> Iterator[None]:
-    """Context that adds the path of a file (`place`) to an `UnknownFormatError` raised in it without a path."""
+    """Context manager that adds the path of a file (`place`) to an `UnknownFormatError` that is raised inside the
+    `with` block without a path.
+    """
     try:
         yield
     except UnknownFormatError as newer:
@@ -182,16 +190,19 @@ def adding_path(place: object) -> Iterator[None]:
 
 
 class UnavailableError(StablelogError):
-    """The disk or the broker failed. The broker has not acknowledged the request. A later call may succeed."""
+    """The disk or the broker failed, so that a call did not succeed. The broker has not acknowledged the request. The
+    same call may succeed later.
+    """
 
 
 class DiskError(UnavailableError):
-    """A call to the disk failed. `Disk` and `File` raise this and FileNotFoundError, and nothing else.
+    """A call to the disk failed. The methods of `Disk` and `File`, through which the broker uses its disk, raise this
+    error and FileNotFoundError, and no other ones.
 
     Args:
         what: the call and its path, such as "writing 12 bytes to /log/t-0/x.log failed".
         number: the operating system's error number (`errno`).
-        undone: whether the failed call left the file or directory as it was before.
+        undone: whether the file or directory is as it was before the failed call.
         size: the number of bytes that the call was to write; 0 if it writes no bytes or their number is unknown.
     """
 
@@ -225,7 +236,7 @@ class StoreError(UnavailableError):
 
 
 class ObjectMissingError(StablelogError):
-    """An object store has no object of this key."""
+    """An object store has no object with this key: it was never written, or was deleted."""
 
 
 class ObjectExistsError(StablelogError):
@@ -241,32 +252,36 @@ class DataLossError(StablelogError):
 
 
 class FencedError(StablelogError):
-    """Another process has taken over: a broker with a greater epoch, or a producer with a later producer epoch. The
-    process that gets this error must stop. It has changed nothing since the other process took over.
+    """Another process has taken over the work of this one: another broker the object store (its broker epoch, a number
+    that each start of a broker takes there, is greater), or another producer the transactional id (its producer epoch
+    is greater). The process that gets this error must stop. It has changed nothing since the other process took over.
     """
 
 
 class ProducerFencedError(RefusedError, FencedError):
-    """The transaction of this producer has ended without its last request: another producer has taken the transactional
-    id over, or the transaction was open for longer than its timeout.
+    """The producer cannot continue its transaction, which has ended before the producer ended it: another producer has
+    taken the transactional id over, or the transaction was open for longer than its timeout.
     """
 
 
 class TransactionAbortedError(RefusedError, UnavailableError):
-    """A transaction of the native client is aborted for a temporary reason: its timeout, a broker that did not respond,
-    a fence, or a call of `abort`. None of its records is committed, so the program can write it again.
+    """A transaction of the native client is aborted, and the reason does not lie in its records: its timeout, a broker
+    that did not respond, another producer that has fenced it, or a call of `abort`. None of its records is committed,
+    so the program can write it again.
     """
 
 
 class OutcomeUnknownError(StablelogError):
-    """The client has requested the commit of a transaction, and does not know its outcome. Call `commit` of the
-    transaction again: it returns the outcome. A program that writes the transaction again may write it twice.
+    """The client has requested the commit of a transaction, and does not know whether it is committed. Call `commit` of
+    the transaction again: it returns the outcome. A program that instead writes the records in another transaction may
+    write them twice.
 
     This error is not an `UnavailableError`, so that a program that repeats its work after an UnavailableError does not
     repeat a committed transaction.
 
     Attributes:
-        transaction: the transaction; None in a copy of the error that another process has received.
+        transaction: the transaction, whose `commit` can be called again; None in a copy of the error that was sent to
+            another process.
     """
 
     transaction: Any = None
@@ -278,12 +293,13 @@ class OutcomeUnknownError(StablelogError):
 class UnprovenError(StablelogError):
     """A log file was not checked since the start of the broker, so the broker must not serve reads from it.
 
-    The check, called *proof*, compares the file's batch headers with the segment's summary or a snapshot.
+    The check, called *proof*, compares the file's batch headers with checksums in the segment's summary (a small file
+    beside the log file) or in a snapshot of the producer state.
 
     Args:
         path: the path of the log file.
-        prove: a generator function that proves the file. Each step of the generator checks a part of the file, in any
-            thread. It raises DamageError or DiskError.
+        prove: a function that returns a generator. The caller must run this generator to its end, and then read again.
+            Each step checks a part of the file, in any thread, and raises DamageError or DiskError.
     """
 
     def __init__(self, path: Path, prove: Callable[[], Iterator[None]]) -> None:
@@ -334,7 +350,7 @@ def in_words(error: Exception) -> str:
 
 
 def named(names: Sequence[str], count_max: int) -> str:
-    """Join names to a text for a message: the first `count_max` names, and the number of the others."""
+    """Join names to a text for a message: at most `count_max` names, and how many more there are."""
     more = f" and {len(names) - count_max} more" if len(names) > count_max else ""
     return ", ".join(names[:count_max]) + more
 

@@ -1,7 +1,8 @@
-"""The JSON parser for files, objects and messages of others. Every invalid text raises ValueError.
+"""The JSON parser for texts that other programs or users may have written: files, objects of a store, messages. Every
+invalid text raises ValueError.
 
-`json.loads` raises RecursionError for deep nesting, and accepts numbers that JSON does not have, such as `Infinity`,
-which raise OverflowError when they are converted to an integer. No other module calls `json.loads`.
+Other modules do not call `json.loads` directly. It raises RecursionError for deep nesting, and accepts numbers that
+JSON does not have, such as `Infinity`, which raise OverflowError when they are converted to an integer.
 """
 
 import json

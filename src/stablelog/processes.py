@@ -16,21 +16,22 @@ from stablelog.errors import UsageError
 
 
 class ForkAware(Protocol):
-    """An object that must be told of a fork, so that it can drop connections, locks and threads of the parent
-    process.
+    """An object whose copy in a forked process must be told of the fork, so that it can drop the connections, locks and
+    threads of the parent process.
     """
 
     def after_fork(self) -> None:
-        """Drop the connections, locks and threads of the parent process. The method never waits, and changes nothing
-        in the parent process.
+        """In a forked process, drop the connections, locks and threads that this copy of the object has of the parent
+        process. The method never waits, and changes nothing in the parent process.
         """
 
 
 class Process:
-    """Identifies one process: a forked process has another object.
+    """Stands for one process, by its identity: after a fork, `this_process()` returns another object in the child
+    process.
 
     Attributes:
-        id: the process id.
+        id: the process id of the operating system.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,8 @@ PRUNE_MIN: Final = 64
 
 
 class ForkWatch:
-    """Weak references to the objects whose `after_fork` is called in a forked process.
+    """The objects whose `after_fork` is called in a forked process. The references to them are weak: they do not keep
+    an object alive.
 
     The references have no callbacks for the death of an object, because Python drops an exception that a signal handler
     raises in such a callback, such as KeyboardInterrupt. Instead, references to dead objects are removed when the list
@@ -96,8 +98,12 @@ def this_process() -> Process:
 
 
 def check_process(owner: Process, what: str) -> None:
-    """Check that a transaction or a reader (`what`) was begun in this process, and not in the process from which this
-    one was forked.
+    """Check that an object, such as a transaction or a reader, was begun in this process, and not in the process from
+    which this one was forked.
+
+    Args:
+        owner: what `this_process()` returned when the object was begun.
+        what: names the object in the message of the error.
 
     Raises:
         UsageError: it was begun in another process.

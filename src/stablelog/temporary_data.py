@@ -1,18 +1,19 @@
-"""The temporary data directories of `stablelog.serve()`. They are removed even if processes are killed.
+"""The temporary data directories of brokers of `stablelog.serve()`. They are removed even if processes are killed.
 
 The broker's process makes its directory and removes it at its end. If the program that has started it is killed, the
 broker notices this and removes the directory.
 
 Each process that uses a directory holds a shared lock on it (`flock`), which the operating system releases when the
-process ends. By the lock, others can tell a directory in use from an abandoned one: a broker that is killed cannot
-remove its directory. The next broker with a temporary directory removes such directories.
+process ends. A broker that is killed cannot remove its directory; the next broker with a temporary directory removes
+it. The lock shows which directories are still in use.
 
-The name of a directory is `stablelog-serve-` and 16 hexadecimal digits. Its subdirectory `data` is made only after the
-directory is locked, so a directory without it may be new and not locked yet.
+The name of a directory is `stablelog-serve-` and 16 hexadecimal digits. The subdirectory `data` is made only after the
+directory is locked. A directory without `data` may therefore be new and not locked yet, and is not removed.
 
-Other users may write to the directory for temporary files. So the broker's process gets the path by its standard input,
-because every user can read its arguments. It uses a directory only if no other user has access to it. Because the
-directory for temporary files has the sticky bit, no other user can replace it.
+Other users may write to the system's directory for temporary files, in which these directories are made. So the
+broker's process gets the path of its directory by its standard input, because every user can read the arguments of a
+process. It uses the directory only if no other user has access to it. No other user can replace the directory, because
+the system's directory for temporary files has the sticky bit.
 """
 
 import contextlib
@@ -45,12 +46,12 @@ if is_own:
 
 
 def new_path() -> Path:
-    """Return the path of a new directory, which does not exist yet."""
+    """Return the path of a temporary data directory that does not exist yet."""
     return Path(tempfile.gettempdir()).resolve() / f"{PREFIX}{secrets.token_hex(8)}"
 
 
 def hold_directory(directory: Path) -> int | None:
-    """Take a shared lock on a directory, which marks it as used.
+    """Take a shared lock on a temporary data directory. It shows other brokers that the directory is in use.
 
     Returns:
         The file descriptor that has the lock, until it is closed; None if there is no directory (a symbolic link does
@@ -86,14 +87,18 @@ def make_directory(directory: Path) -> None:
 
 
 def _check_made_here(directory: Path) -> None:
-    """Raise FileExistsError if another user, or another program, may have made a directory."""
+    """Raise FileExistsError if there is something at the path of a directory that `make_directory` of this user has not
+    made: a file or link, a directory of another user, or one that other users may access.
+    """
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise FileExistsError(errno.EEXIST, "a link or a file with this name exists", directory)
     if found.st_uid != os.getuid():
         raise FileExistsError(errno.EEXIST, "a directory of another user has this name", directory)
     if stat.S_IMODE(found.st_mode) & 0o777 != MODE:
-        raise FileExistsError(errno.EEXIST, "a directory that other users may use has this name", directory)
+        raise FileExistsError(
+            errno.EEXIST, "the directory exists, but other users have access to it", directory
+        )
 
 
 def remove_directory(directory: Path) -> None:
@@ -105,10 +110,10 @@ def remove_directory(directory: Path) -> None:
 
 
 def end_and_remove(directory: Path) -> NoReturn:
-    """End this process at once, and remove a directory of this user.
+    """End this process, a broker's, at once, and remove its temporary data directory.
 
-    The process replaces its program by one that removes the directory. No other thread then runs any more that could
-    write a file into the directory. The process id stays the same.
+    The process replaces its program (`exec`) by one that removes the directory. This ends all other threads, which
+    could otherwise still write files into the directory. The process id stays the same.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the other program keeps this, too
     with contextlib.suppress(OSError):
@@ -118,7 +123,7 @@ def end_and_remove(directory: Path) -> NoReturn:
 
 
 def remove_abandoned(place: Path) -> None:
-    """Remove all temporary directories of this user that no process holds any more."""
+    """Remove all temporary data directories of this user under `place` on which no process has a lock any more."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):

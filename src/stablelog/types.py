@@ -16,7 +16,7 @@ _LEGAL_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether Kafka accepts this name for a topic (the rule is in TOPIC_NAME_RULE)."""
+    """Return whether Kafka accepts this name for a topic; the text TOPIC_NAME_RULE states the rule."""
     return (
         len(name) <= TOPIC_NAME_SIZE_MAX
         and name not in {".", ".."}
@@ -25,13 +25,14 @@ def is_topic_name(name: str) -> bool:
 
 
 class RangeProof(NamedTuple):
-    """The checksums that the bytes of a range of an object must have. A manifest contains them. They show that loaded
-    bytes belong to this object and begin at this position.
+    """The checksums that a range of bytes of a stored object must have. They come from a manifest, the list of a
+    partition's segments in the store. They show that loaded bytes belong to this object and begin at this position.
 
     Attributes:
-        crc: the CRC-32C that the bytes must have. If the range consists of record batches, it is the CRC-32C over the
-            headers of all batches of the log file up to the end of the range.
-        crc_before: the CRC-32C over the headers of all batches before the range; None if the range has no batches.
+        crc: the CRC-32C of the bytes of the range. If the range consists of record batches of a log file, it is instead
+            the CRC-32C over the headers of all batches from the beginning of the file to the end of the range.
+        crc_before: the CRC-32C over the headers of all batches of the file before the range; None if the range does not
+            consist of batches.
     """
 
     crc: int
@@ -45,8 +46,8 @@ class ObjectRange(NamedTuple):
         key: the key of the object.
         start: the position of the first byte.
         size: the number of bytes.
-        proof: the checksums with which the bytes are compared when they are loaded; None if no manifest describes the
-            bytes.
+        proof: the checksums with which the bytes are compared when they are loaded; None if no manifest (a list of a
+            partition's segments in the store) has checksums of them.
     """
 
     key: str
@@ -56,7 +57,7 @@ class ObjectRange(NamedTuple):
 
 
 class InvalidRecord(NamedTuple):
-    """An invalid record of a batch, and the reason. `number` counts the records of the batch from 0."""
+    """A record of a batch that is not valid, and the reason. `number` is its place in the batch, counted from 0."""
 
     number: int
     why: str
@@ -82,5 +83,5 @@ class SecurityProtocol(StrEnum):
 
     @classmethod
     def from_flags(cls, *, is_tls: bool, is_sasl: bool) -> "SecurityProtocol":
-        """Return the protocol with or without TLS, and with or without SASL."""
+        """Return the security protocol that uses TLS if `is_tls`, and SASL if `is_sasl`."""
         return next(one for one in cls if (one.is_tls, one.is_sasl) == (is_tls, is_sasl))

@@ -1,8 +1,8 @@
 """Responses that report an error for everything that a request asks for, as if a broker had refused it.
 
-A response is built from the fields of its message class. Each error code is the given one. For each entry of the
-request, such as a topic, the response has an entry. All other fields are copied from the request, or have the default
-of the schema.
+A response is built from the fields of its message class. Each field for an error code gets the error code that the test
+has chosen. For each entry of the request, such as a topic, the response has an entry. All other fields are copied from
+the request, or have the default of the schema.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ FULL_FETCH_EPOCHS: Final = (0, -1)
 
 
 def error_named(name: str) -> ErrorCode:
-    """Return the error code of a name of Kafka's protocol, such as "NOT_LEADER_OR_FOLLOWER".
+    """Return the error code with this name in Kafka's protocol, such as "NOT_LEADER_OR_FOLLOWER".
 
     Raises:
-        UsageError: there is no such error; the message has the nearest name.
+        UsageError: there is no error of this name; the message proposes the most similar one.
     """
     known = {code.name.upper(): code for code in ErrorCode if code is not ErrorCode.none}
     if name.upper() not in known:
@@ -47,7 +47,7 @@ def error_response(frame: bytes, code: ErrorCode) -> bytes | None:
 
     Args:
         frame: the request, without the length prefix.
-        code: the error.
+        code: the error code that each topic, partition or other entry of the response gets.
 
     Returns:
         The response. None if the client expects no response to this request, because it is a Produce request with
@@ -105,8 +105,8 @@ def _entity(kind: Any) -> type:
 
 
 def _filled(response_class: type, request: Any, code: ErrorCode) -> Any:
-    """Return a message of the class `response_class` that reports the error `code` for a request, or for one entry of a
-    request.
+    """Return an object of the class `response_class`, a whole response or one entry of a response. It reports the error
+    `code` for the part of the request that it answers (`request`).
     """
     content: dict[str, Any] = {}
     for field in dataclasses.fields(response_class):
@@ -132,15 +132,15 @@ def _default(kind: Any) -> Any:
 
 
 def _entries(request: Any, name: str) -> tuple[Any, ...]:
-    """Return the entries of a request for which a response has one entry each.
+    """Return the entries of a request, such as its topics, for which the response has one entry each.
 
     Args:
-        request: the request, or an entry of it.
+        request: the request; or an entry of it that has entries itself, as a topic has partitions.
         name: the name of the response's field with the entries.
 
     Returns:
-        The entries of the request's field of the same name; if there is no such field, of its first field with entries.
-        The tuple is empty if the request has no entries.
+        The entries of the request's field of the same name. If the request has no such field, the entries of its first
+        field that has any; an empty tuple if no field has.
     """
     arrays = {
         field.name: getattr(request, field.name) or ()

@@ -1,10 +1,12 @@
-"""A TCP proxy before a broker, which delays, drops, duplicates or fails requests. It works with every client library.
+"""A TCP proxy between clients and a broker, which delays, drops, duplicates or fails requests. It works with every
+client library.
 
 The broker advertises the proxy's address, so that clients send all requests through the proxy. The proxy understands
 the header of a request, and its body only to build an error response.
 
-Two threads serve a connection: one passes requests on, and one passes responses back in the order of the requests. A fault
-is reported before the client notices it, so a test that has seen its effect also sees that it has happened.
+Two threads serve a connection: one passes requests on, and one passes responses back in the order of the requests. A
+fault counts as happened (`Fault.happened`) before the client can notice it. So a test in which the client has noticed a
+fault can rely on this count.
 """
 
 import contextlib
@@ -31,12 +33,12 @@ HOST: Final = "127.0.0.1"
 
 
 class FaultProxy:
-    """A proxy on a port of its own. It is open until `close`.
+    """A proxy between clients and a broker, on a port of its own. The port is open until `close`.
 
     Attributes:
         port: the port on which clients connect.
         target_port: the port of the broker on this host; None while there is no broker. Connections are refused then.
-        faults: the faults that apply to the requests.
+        faults: the faults that a test has requested, such as delays, for the requests that pass the proxy.
     """
 
     def __init__(self) -> None:
@@ -51,7 +53,7 @@ class FaultProxy:
 
     @property
     def bootstrap(self) -> str:
-        """The proxy's address, to which clients connect, in the form of `bootstrap.servers`."""
+        """The proxy's address "host:port", which clients take as `bootstrap.servers`."""
         return f"{HOST}:{self.port}"
 
     def __enter__(self) -> Self:
@@ -73,7 +75,7 @@ class FaultProxy:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Close the connections of all clients."""
+        """Close the connections of all clients. The port stays open, so they can connect again."""
         with self._lock:
             links = list(self._links)
         for link in links:
@@ -113,15 +115,17 @@ class FaultProxy:
 
 @dataclass(eq=False)
 class _AwaitedResponse:
-    """A response that the proxy has to pass to the client, in the order of the requests.
+    """A response that a client still has to get from the proxy. The client gets responses in the order of its requests.
 
     Attributes:
         correlation_id: the correlation id of the request.
-        fault: the fault that is reported as happened when the response is passed on; None if there is none.
-        is_local: whether the proxy makes the response itself, and not the broker.
-        local: the proxy's response; None to close the connection.
-        is_dropped: whether the connection is closed instead of passing the response on.
-        is_swallowed: whether the response is dropped, because it is the second one to a duplicated request.
+        fault: the fault that counts as happened when the turn of this response comes; None if the request has no fault.
+        is_local: whether the proxy makes the response itself (`local`), and does not wait for one of the broker.
+        local: the proxy's response if `is_local`; None to close the connection instead of a response.
+        is_dropped: whether the connection is closed when the broker's response has come, and the response is not passed
+            on.
+        is_swallowed: whether the response is left out and the connection stays open, because the request was duplicated
+            and the client has got the first response.
     """
 
     correlation_id: int
@@ -154,8 +158,9 @@ class _ProxiedConnection:
             connection.close()
 
     def pass_requests(self) -> None:
-        """Pass requests to the broker until the client closes the connection. Then wait for faults in progress, because
-        the client may have its response before the fault has happened.
+        """Pass requests to the broker until the client closes the connection. Then wait until the faults of these
+        requests have happened: the client of a duplicated request, for example, may leave after the first response,
+        before the broker has responded to the second request.
         """
         try:
             while (frame := _receive(self._client)) is not None:
@@ -197,12 +202,12 @@ class _ProxiedConnection:
             self._deliver(frame, [_AwaitedResponse(correlation_id, fault, is_swallowed=True)])
 
     def _deliver(self, frame: bytes | None, awaited: list[_AwaitedResponse]) -> None:
-        """Add the responses that this request will have to those that the proxy awaits, and then send the request to
-        the broker.
+        """Send a request to the broker. Before this, add the responses that the request will have to the ones that the
+        proxy awaits.
 
         Args:
             frame: the request; None if the broker is not to get it.
-            awaited: the responses that the proxy has to pass to the client for it.
+            awaited: the responses that the proxy awaits for the request; empty if the client expects none.
         """
         with self._changed:
             self._awaited.extend(awaited)
@@ -211,7 +216,7 @@ class _ProxiedConnection:
         self._respond()
 
     def pass_responses(self) -> None:
-        """Pass responses to the client until the connection ends."""
+        """Pass the broker's responses to the client, with their faults, until one of the two connections ends."""
         while (frame := _receive(self._broker)) is not None:
             with self._changed:
                 awaited = self._awaited.popleft()
@@ -228,7 +233,9 @@ class _ProxiedConnection:
             self._respond()
 
     def _respond(self) -> None:
-        """Send the proxy's own responses that are next in order."""
+        """Send the responses that the proxy makes itself, as long as no earlier request waits for a response of the
+        broker.
+        """
         with self._changed:
             while self._awaited and self._awaited[0].is_local:
                 awaited = self._awaited.popleft()
@@ -247,7 +254,9 @@ class _ProxiedConnection:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """Receive a frame without its length prefix; None at the end of the connection."""
+    """Receive a frame (a request or response), and return it without its length prefix; None at the end of the
+    connection.
+    """
     size = _receive_exactly(connection, LENGTH.size)
     return None if size is None else _receive_exactly(connection, LENGTH.unpack(size)[0])
 
@@ -269,7 +278,9 @@ def _client_id(frame: bytes) -> str | None:
 
 
 def _acks(frame: bytes) -> int:
-    """Return the field acks of a Produce request; 1 if the broker will refuse the request."""
+    """Return the field acks of a Produce request. With acks=0 the client expects no response. If the request cannot be
+    decoded, return 1, because the broker responds with an error.
+    """
     _, version, _ = PREFIX.unpack_from(frame)
     try:
         return int(decode_request(Api(ApiKey.PRODUCE, version, version), version, frame)[1].acks)

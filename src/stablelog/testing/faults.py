@@ -1,7 +1,8 @@
-"""Faults that a test requests for the next requests of clients: to which requests they apply, and what happens to
-these.
+"""Faults that a test sets for the next requests of clients: to which requests a fault applies, and what happens to
+these requests.
 
-This module has the rules without sockets; `stablelog.testing.fault_proxy` carries them out.
+This module only chooses the requests and counts them. `stablelog.testing.fault_proxy` delays, drops, duplicates or
+fails them.
 """
 
 import threading
@@ -21,7 +22,7 @@ OWN_CLIENT_ID: Final = "stablelog-testing"  # Requests of the test tools; no fau
 
 
 class FaultKind(Enum):
-    """What happens to a request."""
+    """What happens to a request to which a fault applies."""
 
     DELAY = auto()
     DROP = auto()
@@ -30,10 +31,10 @@ class FaultKind(Enum):
 
 
 def api_named(name: str) -> ApiKey:
-    """Return the API of a name such as "Produce", "EndTxn" or "end_txn".
+    """Return the API key of an API's name, such as "Produce", "EndTxn" or "end_txn".
 
     Raises:
-        UsageError: there is no such API; the message has the nearest name.
+        UsageError: there is no API of this name; the message proposes the most similar one.
     """
     known = {api.message_name: api for api in ApiKey}
     spellings = {spelling.lower().replace("_", ""): api for spelling, api in known.items()}
@@ -45,16 +46,16 @@ def api_named(name: str) -> ApiKey:
 
 @dataclass(eq=False)
 class Fault:
-    """A fault that a test has requested by a method of `Faults`.
+    """A fault that a test has set, by a method of `Faults`, for the next requests of an API.
 
     Attributes:
         kind: what happens to the requests.
         api: the API of the requests.
         count: to how many requests the fault applies.
         client_id: the client id of the requests; None for every client.
-        seconds: DELAY: how long each request is held; None to hold it until `release`.
-        is_delivered: DROP: whether the broker gets the request.
-        error: FAIL: the error of the response.
+        seconds: for a DELAY: how long each request is held; None to hold it until `release`.
+        is_delivered: for a DROP: whether the broker gets the request, so that only the response is lost.
+        error: for a FAIL: the error code in the response.
         happened: to how many requests the fault has happened.
     """
 
@@ -75,7 +76,8 @@ class Fault:
         return f"{self.kind.name.lower()} {self.api.message_name}{of_client}"
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
-        """Wait until the fault has happened to all its requests. A delayed request counts when it arrives.
+        """Wait until the fault has happened to `count` requests. A delay has happened to a request when the request
+        arrives, and not only at the end of the delay.
 
         Raises:
             TimeoutError: fewer requests came within `timeout_s`.
@@ -106,7 +108,7 @@ class Fault:
         return True
 
     def hold_request(self) -> None:
-        """Wait as long as the delay holds a request."""
+        """Block the calling thread, which has a delayed request, for the time of the delay or until `release`."""
         self._released.wait(self.seconds)
 
     def add_happened(self) -> None:
@@ -117,7 +119,7 @@ class Fault:
 
 
 class Faults:
-    """The faults that a test has requested. Each request gets the first one that applies to it.
+    """The faults that a test has set. If several faults apply to a request, it gets the one that was set first.
 
     The arguments of all methods:
 
@@ -125,7 +127,8 @@ class Faults:
     - `count`: the fault applies to this many requests, beginning with the next one.
     - `client_id`: only requests with this client id count; None for every client.
 
-    All methods raise UsageError if there is no such API, and return the fault, for which a test can wait.
+    All methods raise UsageError if there is no such API. They return the `Fault`; its `wait` waits until the fault has
+    happened.
     """
 
     def __init__(self) -> None:
@@ -144,8 +147,8 @@ class Faults:
     def drop(
         self, api: str, *, is_delivered: bool = True, count: int = 1, client_id: str | None = None
     ) -> Fault:
-        """Close the client's connection instead of a response. `is_delivered` says whether the broker gets the request:
-        if so, only the response is lost.
+        """Lose requests: close the client's connection instead of a response. `is_delivered` says whether the broker
+        gets the request: if so, only the response is lost.
         """
         return self._add(Fault(FaultKind.DROP, api_named(api), count, client_id, is_delivered=is_delivered))
 
@@ -156,8 +159,9 @@ class Faults:
         return self._add(Fault(FaultKind.DUPLICATE, api_named(api), count, client_id))
 
     def fail(self, api: str, error: str, *, count: int = 1, client_id: str | None = None) -> Fault:
-        """Respond with an error, such as "NOT_LEADER_OR_FOLLOWER", for all that a request asks for. The broker does not
-        get the request. A Produce request with acks=0 has no response: its connection is closed.
+        """Respond with an error, such as "NOT_LEADER_OR_FOLLOWER", for each topic, partition or other entry of a
+        request. The broker does not get the request. A Produce request with acks=0 has no response: its connection is
+        closed.
 
         Raises:
             UsageError: there is no such error, or the responses of this API have no field for an error.
@@ -175,11 +179,12 @@ class Faults:
         return fault
 
     def take_fault(self, api_key: int, client_id: str | None) -> Fault | None:
-        """Count a request, and return the fault that applies to it; None if none does.
+        """Count a request for `requests`, and return the fault that applies to it; None if no fault does. The request
+        also counts as one of the `count` requests of the fault.
 
         Args:
             api_key: the API of the request.
-            client_id: the client id in the request. Requests of the test tools themselves are not counted.
+            client_id: the client id in the request. `requests` does not count those of the test tools themselves.
         """
         with self._lock:
             if client_id != OWN_CLIENT_ID:
@@ -187,14 +192,14 @@ class Faults:
             return next((fault for fault in self._faults if fault.take_request(api_key, client_id)), None)
 
     def requests(self) -> Mapping[str, int]:
-        """Return how many requests of each API have come, such as {"Produce": 3}. Those of the test tools are left
-        out.
+        """Return how many requests of each API have come since the last `clear`, such as {"Produce": 3}. Requests of
+        the test tools themselves are not counted.
         """
         with self._lock:
             return {_name(api_key): count for api_key, count in self._counts.items()}
 
     def clear(self) -> None:
-        """Cancel all faults, release the held requests, and count requests from 0 on."""
+        """Cancel all faults, let delayed requests continue, and set the counts of `requests` to 0."""
         with self._lock:
             faults, self._faults = self._faults, []
             self._counts = {}

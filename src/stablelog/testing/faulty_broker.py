@@ -20,7 +20,7 @@ class FaultyBroker:
         more_settings: settings as keyword arguments, with `_` for each `.` of the name.
 
     Attributes:
-        broker: the broker without the proxy; its `bootstrap` is not the address for clients.
+        broker: the broker behind the proxy. Clients that connect to its own `bootstrap` get no faults.
         faults: the object by which a test requests faults: `faults.delay`, `faults.drop`, `faults.duplicate`,
             `faults.fail`.
 
@@ -86,7 +86,9 @@ class FaultyBroker:
         self._proxy.target_port = self.broker.port
 
     def stop(self) -> None:
-        """Stop the broker in order. Until `start`, the proxy closes each connection at once."""
+        """Stop the broker without a crash: it closes its partitions before it ends. Until `start`, the proxy closes
+        each connection at once.
+        """
         self._proxy.target_port = None
         self.broker.stop()
         self._proxy.disconnect()

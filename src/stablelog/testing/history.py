@@ -2,9 +2,10 @@
 I/O.
 
 Each of these contradictions has its own check: a committed or acknowledged record is lost; an aborted record was read;
-a record was read before its commit was requested, twice, apart from its transaction, or out of order; offsets decrease,
-or an offset had another record before; one reader skipped a record that another one read; watermarks decrease or
-contradict each other.
+a record was read before its commit was requested, or twice, or without the other records of its transaction, or after a
+record that its writer wrote later; offsets decrease, or one offset had different records at different times; one reader
+skipped a record that another one read; the high watermark or the last stable offset decreases, or the last stable
+offset is above the high watermark.
 """
 
 import itertools
@@ -27,7 +28,8 @@ class WrittenTransaction(NamedTuple):
     """A transaction that a writer has written, with its values and its outcome.
 
     Attributes:
-        values: the values of the records, in order. No value is written twice.
+        values: the values of the records, in the order in which they were written. Each value is written once in a run,
+            so that it identifies its record.
         writer: the writer's name. The history contains the transactions of a writer in the order of their writes.
         commit_asked_s: the time in seconds at which the commit was first requested; infinity if it never was, None if
             the time is unknown.
@@ -40,7 +42,7 @@ class WrittenTransaction(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record that a reader got during the writes, and the time of the read."""
+    """A record that a reader got while the writers still wrote, and the time of the read in seconds."""
 
     seen_s: float
     offset: int
@@ -57,11 +59,11 @@ class History:
     Attributes:
         transactions: each transaction, as a `WrittenTransaction` or as a pair of its `Fate` and its values.
         reads: by partition, all records that a read-committed reader got after the end of all writes.
-        watermarks: (high watermark, last stable offset) samples of each partition, in order. In each sample, the last
-            stable offset was read first.
+        watermarks: by partition, pairs (high watermark, last stable offset), in the order in which they were read. Of
+            each pair, the last stable offset was read first.
         live: by partition, all records that a read-committed reader got during the writes.
         everything: by partition, all records that a read-uncommitted reader got after the end of all writes.
-        acknowledged: for each acknowledged value, the acknowledged (partition, offset).
+        acknowledged: by value, the partition and offset that a broker's response to the write has named.
     """
 
     transactions: Sequence[tuple[Fate, tuple[bytes, ...]] | WrittenTransaction] = field(default_factory=list)
@@ -109,8 +111,8 @@ def _check_values(transactions: Sequence[WrittenTransaction], seen: Mapping[byte
 
 
 def _check_order(reads: Mapping[int, Read], transactions: Sequence[WrittenTransaction]) -> Iterator[str]:
-    """Yield a description of each contradiction in the order of the records: an offset that is not greater than the one
-    read before it, or a record of a writer that comes in its partition after a record that the same writer wrote later.
+    """Yield a description of each record that was read in a wrong order: its offset is not greater than the one read
+    before it, or the reader had got a later record of the same writer and partition before it.
 
     Args:
         reads: by partition, the offsets and values that a reader got after the end of all writes.
@@ -190,7 +192,7 @@ def _check_acknowledged(
     aborted.
 
     Args:
-        acknowledged: for each acknowledged value, the acknowledged partition and offset.
+        acknowledged: by value, the partition and offset that a broker's response to the write has named.
         everything: by partition, the offsets and values of a read-uncommitted reader; empty to skip the check.
     """
     if not everything:

@@ -4,9 +4,9 @@
     stablelog_faults   a broker whose requests a test can delay, drop, duplicate or fail
     stablelog_topic    creates a topic with a fresh name
 
-One broker serves a whole test session, because starting a process costs much more than creating a topic. The setting
-`stablelog_settings` of pytest's configuration has settings of both brokers; the marker `stablelog` has settings of
-`stablelog_faults` for one test.
+One broker of each kind serves a whole test session, because starting a process costs much more than creating a topic.
+The setting `stablelog_settings` of pytest's configuration gives settings to both brokers; the marker `stablelog` of a
+test gives settings to the broker of `stablelog_faults` for this test.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register the setting `stablelog_settings`."""
+    """Register the setting `stablelog_settings` of pytest's configuration, which has settings of the brokers of the
+    tests.
+    """
     parser.addini(
         "stablelog_settings", "settings of the brokers of the tests: name=value, one a line", "linelist"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker `stablelog`."""
+    """Register the marker `stablelog`, by which a test chooses settings of the broker of its fixture
+    `stablelog_faults`.
+    """
     config.addinivalue_line(
         "markers",
         "stablelog(**settings): settings of the broker of the fixture stablelog_faults in this test",
@@ -54,7 +58,9 @@ def stablelog_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
 
 
 class _FaultyBrokers:
-    """The faulty broker of the last test. The next test uses it if it has the same settings."""
+    """The broker with faults that the last test has used. The next test uses it too if it asks for the same settings;
+    otherwise the broker is closed and another one started.
+    """
 
     def __init__(self) -> None:
         self._settings: dict[str, object] = {}

@@ -11,7 +11,8 @@ ranges, conditional puts, multipart uploads and listings. It also runs as a prog
 
     python -m stablelog.testing.s3 --bucket bucket --delay-ms 30
 
-The program refuses connections from the signal SIGUSR1 on, and accepts them from SIGUSR2 on. Objects are kept.
+The program refuses connections after the signal SIGUSR1, and accepts them again after SIGUSR2. It keeps the objects
+meanwhile.
 """
 
 import argparse
@@ -41,15 +42,15 @@ class S3(S3Bucket):
     """The state of a server: one bucket and its connections. Tests may change every attribute while it runs.
 
     Attributes:
-        counts: the number of requests of each kind.
-        keys: the number of requests of each kind for each key.
+        counts: the number of requests of each kind, such as `put` (`S3Fault.kind` has the list).
+        keys: the number of requests by kind and key.
         delay_s: the delay before each request is handled, in seconds.
         port: the port on 127.0.0.1; 0 until the server runs.
         is_silent: whether the server answers no request. A request that has come while this was set is never applied
             or answered, as if the network had lost it.
         silent_count: how many requests have come while `is_silent` was set.
-        up: the link from the clients to the server; without a limit of its rate, unless a test sets one.
-        down: the link from the server to the clients.
+        up: the simulated network link from the clients to the server; its rate has no limit unless a test sets one.
+        down: the simulated network link from the server to the clients.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -72,7 +73,7 @@ class S3(S3Bucket):
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of obstore's store that reach this server."""
+        """Options for an S3 store of the library obstore, with which it uses this server."""
         return {
             "aws_endpoint": f"http://127.0.0.1:{self.port}",
             "aws_access_key_id": "test",
@@ -81,7 +82,7 @@ class S3(S3Bucket):
         }
 
     def fail(self, fault: S3Fault) -> None:
-        """Let the next requests of a kind fail."""
+        """Let the next requests fail that the fault describes."""
         self._faults.append(fault)
 
     def clear_faults(self) -> None:
@@ -89,24 +90,28 @@ class S3(S3Bucket):
         self._faults.clear()
 
     def hold(self, hold: S3Hold) -> S3Hold:
-        """Stop one of the next requests of a kind until the test lets it continue. Return `hold`, by which the test
-        waits for the request and decides about it.
+        """Stop the next request that `hold` describes until the test lets it continue. Return `hold`: its `wait` waits
+        for the request, and its `release` or `drop` decides about the request.
         """
         self._holds.append(hold)
         return hold
 
     def refuse(self) -> None:
-        """Close all connections, and refuse new ones. May be called in any thread except the server's own."""
+        """Close all connections, and refuse new ones. Any thread may call this, except the one that runs the server,
+        which would wait for itself.
+        """
         self._in_loop(self.close_port)
 
     def accept(self) -> None:
-        """Accept connections again after `refuse`. May be called in any thread except the server's own."""
+        """Accept connections again after `refuse`. Any thread may call this, except the one that runs the server, which
+        would wait for itself.
+        """
         assert self._loop is not None, "the server does not run"
         asyncio.run_coroutine_threadsafe(self.open_port(), self._loop).result()
 
     def break_connections(self) -> None:
-        """Close all connections, as a restart of the server does. May be called in any thread except the server's
-        own.
+        """Close all connections, as a restart of the server does. Any thread may call this, except the one that runs
+        the server, which would wait for itself.
         """
         self._in_loop(self._break_connections)
 
@@ -120,11 +125,11 @@ class S3(S3Bucket):
     # -- requests ----------------------------------------------------------------------------------------------
 
     def handle(self, request: S3Request) -> tuple[S3Response | None, int | None]:
-        """Handle a request.
+        """Carry out a request, or apply to it the fault that a test has set for such requests.
 
         Returns:
-            The answer, or None if the server sends no answer; and the number of bytes after which the answer ends
-            early, or None if the whole answer is sent.
+            A pair. First the answer; None if the server closes the connection without one. Second the number of bytes
+            after which the answer's body is cut off; None if the whole body is sent.
         """
         kind = request.kind
         self.counts[kind] += 1
@@ -184,9 +189,9 @@ class S3(S3Bucket):
         del self._conversations[task]
 
     async def _answer(self, request: S3Request) -> tuple[S3Response | None, int | None]:
-        """Handle a request as `handle` does, and return the same: the answer, and the number of bytes after which it
-        ends early. If a test holds the request, wait until the test lets it continue. If the test drops it instead,
-        return None twice.
+        """Handle a request as `handle` does, and return the same pair: the answer, and the number of bytes after which
+        it is cut off. If a test holds the request, wait until the test decides. If the test drops the request, return
+        (None, None): the connection is closed without an answer.
         """
         hold = self._hold_of(request.kind, request.key)
         if hold is not None and not hold.is_applied and not await hold.stop_request(request.key):

@@ -28,15 +28,16 @@ def _etag(content: bytes) -> str:
 
 @dataclass
 class S3Bucket:
-    """A bucket. Tests may change every attribute.
+    """A bucket of the simulated S3 server. Tests may change every attribute.
 
     Attributes:
         bucket: the name of the bucket.
         objects: the contents by key.
         written_s: by key, the time at which the object was written, by the machine's clock.
-        ignores_conditions: whether a conditional put replaces an object, as some servers that speak S3 do.
+        ignores_conditions: whether a put with the condition that the object does not exist replaces an existing object,
+            as on some servers that speak S3.
         lists_from: how a listing treats the key after which it should begin: `after` leaves it out, `at` lists it, and
-            `all` lists all keys, as stores of other protocols do.
+            `all` ignores it and lists all keys, as stores of other protocols do.
     """
 
     bucket: str

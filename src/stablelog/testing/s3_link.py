@@ -1,4 +1,6 @@
-"""A simulated network link between an S3 server and its clients: all connections share a limit of bytes a second."""
+"""A simulated network link between an S3 server and its clients: all connections together may send a limited number of
+bytes a second.
+"""
 
 import asyncio
 from typing import Final
@@ -7,10 +9,10 @@ PIECE_SIZE: Final = 16 << 10  # The bytes of several connections alternate in pi
 
 
 class S3Link:
-    """One direction of the link.
+    """One direction of a simulated network link, which the connections of all clients share.
 
     Args:
-        rate: bytes a second; None for no limit. A test may change it.
+        rate: how many bytes a second all connections together may send; None for no limit. A test may change it.
 
     Attributes:
         moved_size: how many bytes of bodies have crossed the link.
@@ -22,7 +24,7 @@ class S3Link:
         self._free_s = 0.0  # The time at which the link is free for the next bytes.
 
     async def receive(self, reader: asyncio.StreamReader, size: int) -> bytes:
-        """Read the body of a request, at the speed of the link.
+        """Read the body of a request from a connection, no faster than the link allows.
 
         Raises:
             asyncio.IncompleteReadError: the connection has ended.
@@ -37,7 +39,9 @@ class S3Link:
         return bytes(body)
 
     async def send(self, writer: asyncio.StreamWriter, body: bytes) -> None:
-        """Send the body of a response, at the speed of the link. Raises ConnectionError."""
+        """Send the body of a response, no faster than the link allows. Raises ConnectionError if the connection
+        breaks.
+        """
         if self.rate is None:
             self.moved_size += len(body)
             writer.write(body)

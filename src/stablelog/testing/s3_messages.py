@@ -22,7 +22,7 @@ REASONS = {
 
 
 class S3Request(NamedTuple):
-    """One request. `query` has the first value of each parameter."""
+    """One request to the S3 server. `query` has the first value of each parameter of the URL's query."""
 
     method: str
     bucket: str
@@ -33,7 +33,9 @@ class S3Request(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of the request, in the words of `S3Fault.kind`."""
+        """The kind of the request, such as `put` or `list`, by which tests choose requests (`S3Fault.kind` has the
+        list).
+        """
         if self.method == "GET" and not self.key:
             return "list"
         if self.method == "POST" and "delete" in self.query:
@@ -46,7 +48,9 @@ class S3Request(NamedTuple):
 
 
 class S3Response(NamedTuple):
-    """One response. `size` is the size of the object in the response to a HEAD request, which has no body."""
+    """One response of the S3 server. `size` is the size of the object in the response to a HEAD request, which has no
+    body; None in all other responses.
+    """
 
     status: int
     body: bytes = b""
@@ -74,8 +78,8 @@ def error_answer(status: int, code: str, key: str = "") -> S3Response:
 async def read_request(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: S3Link
 ) -> S3Request | None:
-    """Read the next request of a connection, at the speed of the link, and return it; None at the end of the
-    connection.
+    """Read the next request of a connection, its body no faster than `link` allows (a simulated network link with a
+    limited rate), and return it; None at the end of the connection.
     """
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

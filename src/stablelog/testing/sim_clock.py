@@ -12,19 +12,21 @@ class SimClock:
         self._now_ms = self._wall_ms = now_ms
 
     def now_ms(self) -> int:
-        """Broker time in ms."""
+        """Broker time in ms: the time by which a broker measures durations, and which never goes back."""
         return self._now_ms
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """The wall clock: milliseconds since 1970-01-01 UTC. Unlike broker time, a test can set it back."""
         return self._wall_ms
 
     def continue_at(self, now_ms: int) -> None:
-        """Set broker time, as a broker does at its start to continue the time of an earlier process."""
+        """Set broker time, which never goes back, to the last time of an earlier broker process, as a broker does at
+        its start.
+        """
         self._now_ms = now_ms
 
     def advance(self, ms: int) -> None:
-        """Advance the time, as when the machine runs or is suspended.
+        """Advance broker time and the wall clock by `ms` milliseconds, as when the machine runs or is suspended.
 
         Raises:
             ValueError: `ms` is negative. The time is unchanged.
@@ -35,5 +37,7 @@ class SimClock:
         self._wall_ms += ms
 
     def set_wall_clock(self, by_ms: int) -> None:
-        """Set the wall clock forward, or back if `by_ms` is negative. Broker time does not change."""
+        """Set the wall clock forward, or back if `by_ms` is negative. Broker time, by which a broker measures
+        durations, does not change.
+        """
         self._wall_ms += by_ms

@@ -1,10 +1,11 @@
 """A simulated disk in memory. A simulated crash loses any data that a real disk may lose.
 
-The disk fulfils the contract of `stablelog.env.disk` and guarantees nothing more. A crash keeps any subset of the pages
-that were appended to a file since its last sync, and may cut a page at any byte. It keeps or undoes each creation,
-rename and removal of a name since the directory's last sync; a renamed file keeps at least one of its two names. Synced
-data always survives. The disk rejects what a real disk rejects, with the same error numbers: missing paths and wrong
-kinds of paths, long names, closed files, and data that does not fit into `capacity`, if that is set.
+The disk guarantees what `stablelog.env.disk` promises of a disk (its contract), and nothing more. A crash keeps any
+subset of the pages that were appended to a file since its last sync, and may cut a page off at any byte. It keeps or
+undoes each creation, rename and removal of a name since the directory's last sync; a renamed file keeps at least one of
+its two names. Synced data always survives. The disk rejects what a real disk rejects, with the same error numbers:
+missing paths and wrong kinds of paths, long names, closed files, and data that does not fit into `capacity`, if that is
+set.
 """
 
 import errno
@@ -26,7 +27,7 @@ class SimFile:
     """An open file of a SimDisk.
 
     Attributes:
-        inode: the file's bytes.
+        inode: the file's bytes, the present ones and the durable ones.
         path: the path with which the file was opened.
         is_closed: whether it was closed.
     """
@@ -94,11 +95,11 @@ class SimFile:
         return memoryview(bytes(self.inode.content[position : position + size]))
 
     def will_need(self, position: int, size: int) -> None:
-        """Do nothing: all bytes are in memory."""
+        """Do nothing. On a real disk this reads bytes ahead; here all bytes are in memory."""
 
     def populate(self, view: memoryview) -> bool:
-        """Return True, because all bytes are in memory; or raise the error that the disk's `fault` returns for this
-        call.
+        """Return True: the bytes of `view` are in memory, as always here. Or raise DiskError if the function `fault`
+        that a test has set on the disk lets this call fail.
         """
         self._call("reading")
         return True
@@ -122,13 +123,13 @@ class SimFile:
             self.inode.durable = bytes(self.inode.content)
 
     def close(self) -> None:
-        """Close the file. Its views stay readable."""
+        """Close the file. The memoryviews that `view` has returned stay readable."""
         self.is_closed = True
         self._disk.release_file(self)
 
 
 class SimDisk(SimFaults):
-    """A simulated file system in memory.
+    """A simulated file system in memory, which tests can crash, damage and let fail.
 
     Attributes:
         capacity: bytes that all files together may hold; None for no limit.
@@ -147,7 +148,7 @@ class SimDisk(SimFaults):
         self.capacity: int | None = None
 
     def release_file(self, file: SimFile) -> None:
-        """Record that a file was closed. If its name was removed before, its space is now free."""
+        """Record that a file was closed. If its name was removed while it was open, its space becomes free only now."""
         with self._open_lock:
             self._open.discard(file)
 
@@ -159,8 +160,8 @@ class SimDisk(SimFaults):
     # -- crash -------------------------------------------------------------------------------------------------
 
     def crash(self, chance: random.Random) -> "SimDisk":
-        """Return the disk after a power failure: a random one of the states that the contract of `stablelog.env.disk`
-        allows.
+        """Return the disk after a power failure: a random one of the states that `stablelog.env.disk` allows, in which
+        data that was not synced may be missing. `chance` chooses it.
         """
         after = SimDisk()
         after.capacity = self.capacity
@@ -180,7 +181,9 @@ class SimDisk(SimFaults):
         return at
 
     def _home(self, path: Path, what: str) -> Directory:
-        """Return the parent directory of a path. Nothing has to exist at the path itself."""
+        """Return the parent directory of a path, which must exist. Nothing has to exist at the path itself. `what`
+        names the operation in error messages.
+        """
         above = path.parent
         while (home := self._find(above)) is None:
             above = above.parent
@@ -227,20 +230,20 @@ class SimDisk(SimFaults):
 
     @property
     def open_files(self) -> list[SimFile]:
-        """Return the files that are open and that an object still refers to."""
+        """The files that are open, except those that Python has freed, because no object refers to them any more."""
         with self._open_lock:
             return list(self._open)
 
     # -- damage ------------------------------------------------------------------------------------------------
 
     def content(self, path: Path) -> bytearray:
-        """Return the bytes of a file, which the caller may change in place. A change is durable only when the file is
-        synced.
+        """Return the present bytes of a file. The caller may change them in place; a crash may lose the change until
+        the file is synced.
         """
         return self._inode(path, "reading").content
 
     def durable(self, path: Path) -> bytes:
-        """Return the bytes of a file that were durable after its last sync."""
+        """Return the durable bytes of a file: those of its last sync, which a crash cannot change."""
         return self._inode(path, "reading").durable
 
     def damage(self, path: Path, content: bytes) -> None:
@@ -250,7 +253,7 @@ class SimDisk(SimFaults):
         inode.durable = bytes(content)
 
     def lose(self, path: Path) -> None:
-        """Remove a file, as if the disk had lost its durable name."""
+        """Remove a file so that it is missing after a crash, too, as if the disk had lost it."""
         home = self._home(path, "removing")
         home.names.pop(path.name, None)
         home.durable.pop(path.name, None)

@@ -1,4 +1,6 @@
-"""The faults of a simulated disk: operations and calls that fail, and the operation in which the machine stops."""
+"""The faults of a simulated disk: operations (changes of the disk) and calls that fail, and the operation in which the
+machine stops.
+"""
 
 import contextlib
 import errno
@@ -10,21 +12,24 @@ from stablelog.testing.sim_tree import Inode
 
 
 class SimulatedCrash(BaseException):
-    """The simulated machine has stopped. The class is not an Exception, so that the tested code does not catch it."""
+    """The simulated machine has stopped. The class is derived from BaseException and not from Exception, so that no
+    `except Exception` in the tested code catches it.
+    """
 
 
 class SimFaults:
-    """The operations and calls of a disk that fail, and the operation that crashes the machine.
+    """Which operations of a simulated disk fail, and which one crashes the machine. An operation is a call that changes
+    something on the disk; operations are counted from 1 on.
 
     Attributes:
-        steps: how many operations have changed something.
+        steps: how many operations there were; also the number of the last one.
         crash_at: the number of the operation in which the machine stops; None for never.
         fail_at: the number of the operation that fails; None for none.
         fault: a function that is called with the name and the path of every call, also of a call that only reads. It
             returns the error number with which the call fails, or None if the call is to succeed.
-        number: the error number (errno) with which the operation `fail_at` fails.
-        fails_late: whether an operation fails after its effect, as on a real disk: names are changed, bytes are synced.
-            A failed append leaves half of its bytes, which cannot be removed.
+        number: the operating system's error number (errno) with which the operation `fail_at` fails.
+        fails_late: whether the operation `fail_at` raises its error only after it has changed names or synced bytes, as
+            may happen on a real disk. An append then leaves half of its bytes, which cannot be removed.
     """
 
     def __init__(self) -> None:
@@ -36,8 +41,8 @@ class SimFaults:
         self.fails_late = False
 
     def step(self, what: str, torn: tuple[Inode, bytes] | None = None, path: Path | None = None) -> None:
-        """Count an operation that changes something. Stop the machine if it is the operation `crash_at`; fail if it is
-        the operation `fail_at`.
+        """Count an operation, which is about to change the disk. Raise SimulatedCrash if it is the operation
+        `crash_at`, and DiskError if it is the operation `fail_at`.
 
         Args:
             what: the operation, for messages.
@@ -56,7 +61,8 @@ class SimFaults:
 
     @contextlib.contextmanager
     def effect(self, what: str, path: Path) -> Iterator[None]:
-        """Return a context manager that counts an operation, as `step` does. Its body makes the change on the disk.
+        """Return a context manager that counts an operation. The body of the `with` statement makes the operation's
+        change on the disk.
 
         If the operation fails or the machine crashes, the error is raised before the body runs, so nothing changes.
         With `fails_late`, a DiskError is raised after the body has made the change.
@@ -73,7 +79,9 @@ class SimFaults:
             raise late
 
     def call(self, what: str, path: Path) -> None:
-        """Raise the error that the function `fault` returns for this call, if any."""
+        """Raise a DiskError if the function `fault` that a test has set returns an error number for this call. `what`
+        is the name of the call.
+        """
         number = None if self.fault is None else self.fault(what, path)
         if number is not None:
             raise DiskError(f"{what} {path} failed", number)

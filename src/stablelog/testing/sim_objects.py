@@ -1,8 +1,8 @@
-"""A simulated object store: it delays requests, loses responses, and applies writes late.
+"""A simulated object store: it delays requests, loses responses, and carries writes out late.
 
-The store keeps the contract of `stablelog.env.objects` and guarantees nothing more. The same contract tests run against
-it and the real stores. Time is simulated, too: each request advances it, and so does `sleep`, which a test passes to
-`ObjectStore`.
+The store guarantees what `stablelog.env.objects` promises of an object store (its contract), and nothing more. The
+tests of this contract run against this store and the real ones. Time is simulated, too: each request advances it, and
+so does `sleep`, which a test passes to `ObjectStore` for its pauses.
 """
 
 import random
@@ -29,13 +29,13 @@ class StoreFaults:
     """How often each fault occurs: the share of the requests with this fault, from 0 to 1.
 
     Attributes:
-        refused: the store answers 503 and applies nothing.
-        unanswered: the store applies the request, and its answer is lost.
-        late: the answer is lost, and the store applies a write up to `late_s_max` later.
-        wrong_exists: the store answers a create with "the key exists", even if it does not exist, and applies nothing
-            (as S3 does with status 409).
+        refused: the store answers with status 503, and does not carry the request out.
+        unanswered: the store carries the request out, and its answer is lost.
+        late: the answer is lost, and if the request is a write, the store carries it out up to `late_s_max` later.
+        wrong_exists: the store answers the creation of an object with "the key exists", even if it does not exist, and
+            creates nothing (as S3 may do, with status 409).
         late_s_max: the longest delay of a write that is applied late, in seconds.
-        latency_s: mean time of a request, in seconds.
+        latency_s: the mean simulated time that a request takes, in seconds.
     """
 
     refused: float = 0.0
@@ -61,14 +61,14 @@ class SimObjects:
 
     Attributes:
         seed: the seed of the random generator.
-        faults: may be replaced at any time.
+        faults: how often each fault occurs. A test may replace the object at any time.
         objects: the contents by key.
-        written_s: by key, the simulated time at which the object was written.
+        written_s: by key, the simulated time in seconds at which the object was written.
         between: a function that is called before each request with the name and the key of the request. In it, a test can
             act as another writer.
         is_rejecting: whether all requests are rejected, as with wrong credentials.
         stop_at: the number of the request, counted from now, during which the machine of the caller stops; None for
-            never. If the request writes, it may have been applied, may be applied late, or is lost.
+            never. If the request is a write, the store carries it out at once, later or never.
         rate: how many bytes a second cross the link to the store; None for no limit.
         moved_size: how many bytes have crossed the link, with those of requests that have failed.
         url: the address of the store.
@@ -91,11 +91,13 @@ class SimObjects:
         self._late: list[_Late] = []
 
     def now_s(self) -> float:
-        """The simulated time."""
+        """The simulated time, in seconds."""
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Advance the simulated time by some seconds. Apply the delayed writes that are due by then."""
+        """Advance the simulated time by some seconds. Carry out the writes that a fault has delayed and whose time has
+        then come.
+        """
         self._now_s += seconds
         due = sorted((late for late in self._late if late.due_s <= self._now_s), key=lambda late: late.due_s)
         self._late = [late for late in self._late if late.due_s > self._now_s]
@@ -178,8 +180,15 @@ class SimObjects:
     # -- the link ----------------------------------------------------------------------------------------------
 
     def send(self, size: int, under_way: int, limit_s: float) -> None:
-        """Advance the simulated time by the time that the bytes of a write take on the link. All parts that are under
-        way share the speed of the link.
+        """Advance the simulated time by the time that the bytes of a write take on the link to the store.
+
+        Args:
+            size: the bytes of this write, which may be one part of an upload.
+            under_way: the bytes of all parts that are sent at the same time and share the speed of the link.
+            limit_s: the time within which a part must be sent, in seconds.
+
+        Raises:
+            SlowError: the link is too slow for this time limit.
         """
         if self.rate is None:
             return
@@ -222,15 +231,15 @@ class SimObjects:
         return apply()
 
     def _begin(self, call: str, key: str) -> bool:
-        """Begin a request: advance the time, and let the test act first. Return True if the machine of the caller is to
-        stop during this request, and False otherwise.
+        """Begin a request: advance the simulated time, and call the test's function `between`. Return True if the
+        machine of the caller is to stop during this request (`stop_at`), and False otherwise.
 
         Args:
             call: the name of the request.
             key: the key of the request.
 
         Raises:
-            RejectedError: the store rejects all requests now.
+            RejectedError: the test has set `is_rejecting`, so the store rejects all requests.
         """
         self.sleep(self._random.expovariate(1 / self.faults.latency_s) if self.faults.latency_s else 0.0)
         self.between(call, key)

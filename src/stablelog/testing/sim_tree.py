@@ -1,4 +1,6 @@
-"""The names and bytes of a simulated disk: the present ones, the durable ones, and the ones after a crash."""
+"""The directories and files of a simulated disk: their present names and bytes, the durable ones, and the ones that a
+crash leaves.
+"""
 
 import random
 from dataclasses import dataclass, field
@@ -8,14 +10,16 @@ PAGE_SIZE = 512
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """The present bytes of a file, and its durable bytes, which a crash cannot change."""
+    """A file of a simulated disk: its present bytes, and its durable bytes, those of its last sync, which a crash
+    cannot change.
+    """
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
 
     def after_crash(self, chance: random.Random) -> bytes:
-        """Return the bytes of the file after a crash: the durable bytes, and a random subset of the other pages. Each
-        of these pages may be cut at any byte.
+        """Return the bytes of the file after a crash: the durable bytes, and a random subset of the pages that were
+        written since the last sync. Each of these pages may be cut off at any byte. `chance` chooses.
         """
         durable, content = self.durable, bytes(self.content)
         if content[: len(durable)] != durable:
@@ -32,7 +36,9 @@ class Inode:
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """A directory: its present names, and its durable names, which a crash cannot change."""
+    """A directory of a simulated disk: the names in it now, and its durable names, those of its last sync. A crash may
+    keep or undo each difference between the two.
+    """
 
     names: "dict[str, Node]" = field(default_factory=dict)
     durable: "dict[str, Node]" = field(default_factory=dict)
@@ -60,8 +66,8 @@ class Survivors:
 
         Args:
             root: the root of the tree.
-            renamed: (target directory, new name, node) of each rename since the directory's last sync. A renamed node
-                keeps at least one of its two names.
+            renamed: each rename since the last sync of its target directory, as (target directory, new name, the
+                renamed file or directory). Each of these keeps at least one of its two names.
         """
         after = self._directory(root)
         for directory, name, node in renamed:

@@ -21,12 +21,14 @@ _numbers: Final = itertools.count(1)
 
 
 def fresh_name(name: str) -> str:
-    """Return a name that no other test gets, also in another process: `orders-4711-3` for `orders`."""
+    """Return a topic name that no other test gets, not even in another process, such as `orders-4711-3` for
+    `orders`.
+    """
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 
 
 def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[str, object]) -> None:
-    """Create a topic, and return when clients see it.
+    """Create a topic, and return when the broker's metadata contains it, so that clients can use it.
 
     Args:
         bootstrap: the address of the broker.
