@@ -1,4 +1,6 @@
-"""The part that the readers of consumer groups of both clients share: the arguments, and all methods that do not wait."""
+"""The base of the readers of consumer groups in the blocking and the asyncio client: the check of their arguments, and
+all methods that do not wait.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -26,10 +28,10 @@ def prepare_subscription(
     wait: float | None,
     instance_id: str | None,
 ) -> tuple[ClusterT, GroupReading, float | None]:
-    """Check the arguments of `Client.subscribe`, and make what its reader needs.
+    """Check the arguments of `Client.subscribe`, and make the objects with which its reader works.
 
     Args:
-        clusters: the pool of the client.
+        clusters: the client's pool of cluster objects, which hold the connections to the brokers.
         topics: one name, several names, or a compiled regular expression.
         group: the consumer group.
         isolation: "read_committed" or "read_uncommitted".
@@ -84,10 +86,10 @@ class BaseGroupReader(Generic[ClusterT]):
     """The methods of a reader of a consumer group that do not wait.
 
     Args:
-        cluster: the brokers; the reader uses it alone.
+        cluster: the connections to the brokers. Until the reader is closed, nothing else uses them.
         reading: the object of `client.core` that has the state of the reader and decides what its calls do.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
-        give_back: called with the cluster when the reader is closed.
+        give_back: called with `cluster` when the reader is closed, so that others can use the connections.
     """
 
     def __init__(
@@ -119,13 +121,15 @@ class BaseGroupReader(Generic[ClusterT]):
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the group has assigned to this reader, as (topic, partition). It is empty before the
-        first call that reads, because these calls follow the assignment of the group.
+        """The partitions that the group has assigned to this reader, as (topic, partition). It changes only during
+        calls that read, because these exchange heartbeats with the group's coordinator. It is empty before the first of
+        them.
         """
         return self._reading.assignment
 
     def pause(self, topic: str, partition: int | None = None) -> None:
-        """Return no more records of a partition until `resume` is called. The partition stays assigned to the reader.
+        """Pause the reading of a partition: its records are not returned until `resume` is called. The partition stays
+        assigned to the reader.
 
         Args:
             topic: the topic.
@@ -135,14 +139,15 @@ class BaseGroupReader(Generic[ClusterT]):
             self._reading.pause(*arguments.topic_and_partition(topic, partition))
 
     def resume(self, topic: str, partition: int | None = None) -> None:
-        """Return the records of a paused partition again, starting after the last record that the program has got.
+        """Resume the reading of a paused partition: its next record is the one after the last record that the program
+        has got.
 
         Args:
             topic: the topic.
             partition: the partition; None for all partitions of the topic.
 
         Raises:
-            UsageError: a partition is given, and its whole topic is paused.
+            UsageError: the whole topic is paused, so that one partition of it cannot be resumed.
         """
         with self._calls.lock_if_free():
             self._reading.resume(*arguments.topic_and_partition(topic, partition))

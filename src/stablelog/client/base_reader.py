@@ -1,5 +1,5 @@
-"""The part that the readers of transactions of both clients share: the arguments, the connections, and transactions
-that are read and not yet returned.
+"""The base of the readers of transactions in the blocking and the asyncio client: the check of their arguments, their
+connections, and the transactions that are read and not yet returned to the program.
 """
 
 from collections import deque
@@ -41,9 +41,11 @@ def check_selection(
         order: must be "commit".
         cut: whether the reader returns each transaction once, with its records of all partitions. Otherwise it reads
             each partition separately.
-        after: where to begin: a position or its text, a commit sequence, or None for new commits only.
+        after: where to begin: after the `position` of an earlier reader or its text, after a commit sequence (the
+            number of a commit in its transaction group), or None for new commits only.
         wait_s: seconds to wait for another transaction; None for no limit.
-        group: the transaction group of the topics; None to ask the broker for it.
+        group: the transaction group, the topics whose commits have one order, to which these topics belong; None to ask
+            the broker for it.
         skips_unreadable: whether to leave out records that cannot be decoded although their CRC is right.
 
     Raises:
@@ -86,8 +88,8 @@ class BaseReader(Generic[ClusterT]):
     """The methods of a reader of transactions that do not wait.
 
     Args:
-        clusters: the pool of the client.
-        selection: what to read.
+        clusters: the client's pool of cluster objects, which hold the connections to the brokers.
+        selection: the arguments of `Client.read`: which topics to read, and how.
 
     Raises:
         RefusedError: the client is closed.
@@ -123,13 +125,13 @@ class BaseReader(Generic[ClusterT]):
         the results of the transaction, or after them.
 
         Raises:
-            UsageError: the reader has no position before its first request, because it begins with new commits or with a
-                commit sequence of several partitions.
+            UsageError: the reader has no position yet, because it has sent no request. This is so only for a reader
+                that begins with new commits, or after a commit sequence in several partitions.
         """
         return self._core.position
 
     def seek(self, after: ReadPosition | str | int | None) -> None:
-        """Continue after a position or a commit sequence.
+        """Continue after a position of a reader, or after a commit sequence, the number of a commit.
 
         Args:
             after: as the argument `after` of `read`: 0 stands for the beginning, None for new commits only.
@@ -143,8 +145,9 @@ class BaseReader(Generic[ClusterT]):
             self._restart()
 
     def seek_to_time(self, time: datetime | int) -> None:
-        """Continue at the first commit at or after a time, by the broker's clock; with new commits if there is none.
-        With `cut=False`, this holds for each partition.
+        """Continue at the first transaction that was committed at or after a time, by the broker's clock; with new
+        commits if there is none. A reader with `cut=False`, which reads each partition separately, does this in each
+        partition.
 
         Args:
             time: a datetime with a time zone, or milliseconds since 1970; not before 1970. 0 means the beginning.
@@ -159,8 +162,9 @@ class BaseReader(Generic[ClusterT]):
 
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
         """Continue at an offset of one partition, with the whole transaction that contains it. The other partitions
-        stay where they are. Only for readers with `cut=False`. If the offset is not in the log, the next call raises
-        `OffsetOutOfRangeError`, and the partition then continues where it was before the seek.
+        stay where they are. Only for readers with `cut=False`, which read each partition separately. If the offset is
+        not in the log, the next call raises `OffsetOutOfRangeError`, and the partition then continues where it was
+        before the seek.
 
         Args:
             topic: one of the topics of the reader.
@@ -179,8 +183,9 @@ class BaseReader(Generic[ClusterT]):
             self._restart()
 
     def pause(self, topic: str, partition: int | None = None) -> None:
-        """Return no more transactions of a partition until `resume` is called. Only for readers with `cut=False`,
-        because a transaction of all partitions would not be whole without one of them.
+        """Pause the reading of a partition: its transactions are not returned until `resume` is called. Only for
+        readers with `cut=False`, which read each partition separately: other readers return a transaction with its
+        records of all partitions, and it would not be whole without one of them.
 
         Args:
             topic: the topic.
@@ -194,15 +199,15 @@ class BaseReader(Generic[ClusterT]):
             self._restart()
 
     def resume(self, topic: str, partition: int | None = None) -> None:
-        """Return the transactions of a paused partition again, starting with the first one that the program has not
-        got.
+        """Resume the reading of a paused partition: its next transaction is the first one that the program has not got.
 
         Args:
             topic: the topic.
             partition: the partition; None for all partitions of the topic.
 
         Raises:
-            UsageError: the reader has `cut=True`; or a partition is given, and its whole topic is paused.
+            UsageError: the reader has `cut=True`; or the whole topic is paused, so that one partition of it cannot be
+                resumed.
         """
         with self._calls.lock_if_free():
             self._core.resume(*arguments.topic_and_partition(topic, partition))
@@ -210,7 +215,8 @@ class BaseReader(Generic[ClusterT]):
 
     def _current_steps(self) -> tuple[ClusterT, Steps[None]]:
         """Return the generator of steps that reads transactions, and the cluster object (the connections to the
-        brokers) that runs it. If there is no generator, or it has ended, begin a new one at the position of the reader.
+        brokers) that runs it. The steps are I/O operations, which the cluster object carries out. If there is no
+        generator, or it has ended, begin a new one at the position of the reader.
 
         Returns:
             The cluster object, which the reader has borrowed from the pool, and the generator.
@@ -232,7 +238,8 @@ class BaseReader(Generic[ClusterT]):
             raise UsageError("this reader is closed: make another one with read, after its position")
 
     def _restart_after(self, error: BaseException) -> None:
-        """After an error while reading, prepare the reader so that its next call begins again at its position.
+        """Prepare the reader after `error`, which a call that reads has raised: the next call begins again at the
+        reader's position.
 
         Raises:
             UsageError: the reader was closed meanwhile.
@@ -242,8 +249,9 @@ class BaseReader(Generic[ClusterT]):
             self._check_open()
 
     def _take_item(self, given: ReaderItem) -> bool:
-        """Store the transaction that was read, so that the next call of the program gets it. Return True if `given` has
-        a transaction, and False if none came within the time limit.
+        """Store the transaction that the reader has just read, so that a call of the program can return it. `given` is
+        what the steps of the reader have emitted: a transaction, or the sign that none came within the time limit.
+        Return True for a transaction.
 
         Raises:
             UsageError: the reader was closed meanwhile.
@@ -274,8 +282,8 @@ class BaseReader(Generic[ClusterT]):
         return len(transaction.records)
 
     def _restart(self) -> None:
-        """After an error or a seek, drop the transactions that the program has not got, and begin again at the
-        position.
+        """Stop reading: drop the transactions that were read and not returned to the program, and return the
+        connections to the pool. The next call begins again at the reader's position.
         """
         if self._steps is not None:
             self._steps.close()
@@ -286,8 +294,8 @@ class BaseReader(Generic[ClusterT]):
             self._cluster = None
 
     def _return_cluster(self) -> None:
-        """Return the connections to the client. If a call is running, it returns them when it ends, and then raises
-        UsageError.
+        """Return the connections to the client's pool. If a call of the reader is running in another thread or task,
+        that call returns them when it ends, and then raises UsageError.
         """
         self._is_closed = True
         if self._calls.is_running:

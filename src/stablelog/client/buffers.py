@@ -1,4 +1,4 @@
-"""Pool of large buffers. A buffer is used again when only the pool still refers to it.
+"""Pool of large buffers. A buffer is used for another purpose once only the pool still refers to it.
 
 The allocation of a megabyte takes longer than filling it: the kernel clears each page and maps it on a page fault. The
 pool finds free buffers by their reference count: each user of a buffer, also through a memoryview, holds a reference.
@@ -49,8 +49,8 @@ class BufferPool:
         return made
 
     def _keep_buffer(self, made: bytearray) -> None:
-        """Add a new buffer to the pool. If the buffers of the pool then have more than `size_max` bytes, remove the
-        oldest ones from the pool. Python frees a removed buffer after its last use.
+        """Add a new buffer to the pool. If all buffers of the pool together then have more than `size_max` bytes,
+        remove the oldest ones. Python frees a removed buffer after its last use.
         """
         self.kept.append(made)
         while len(self.kept) > 1 and sum(map(len, self.kept)) > self._size_max:

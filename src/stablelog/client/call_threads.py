@@ -17,7 +17,8 @@ THREADS_MAX: Final = 4
 
 
 class CallThreads:
-    """At most THREADS_MAX daemon threads that call functions. Further calls wait until a thread is free.
+    """A group of at most THREADS_MAX daemon threads that call functions. When all of them are busy, further calls wait
+    for a free thread.
 
     A caller that stops waiting cancels its future. A function that is running continues in its thread, and its result
     is dropped.
@@ -28,7 +29,7 @@ class CallThreads:
         watch_forks(self)
 
     def after_fork(self) -> None:
-        """In a forked process, forget the threads and their calls: the child process does not have them."""
+        """In a forked process, forget the threads and their calls: a fork copies no threads."""
         # Reentrant, because a signal handler may begin a call, too.
         self._lock = threading.RLock()
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()

@@ -31,11 +31,12 @@ ClusterT = TypeVar("ClusterT", bound=PooledCluster)
 
 
 class ClusterPool(Generic[ClusterT]):
-    """Pool of the cluster objects that no transaction or reader uses now. Several threads may use the pool, and so may
-    a signal handler that has interrupted one of them: no method waits for a lock.
+    """Pool of the cluster objects, each with its connections to the brokers, that no transaction or reader uses now.
+    Several threads may use the pool, and so may a signal handler that has interrupted one of them: no method waits for
+    a lock.
 
     Args:
-        make: makes a cluster object. It opens its connections at its first requests.
+        make: a function that makes a cluster object, which opens its connections at its first requests.
 
     Attributes:
         bootstrap: the addresses of the brokers.
@@ -53,8 +54,8 @@ class ClusterPool(Generic[ClusterT]):
         self.bootstrap = self.idle[0].bootstrap
 
     def lend_cluster(self) -> ClusterT:
-        """Return a cluster object that only one transaction or reader uses until it calls `return_cluster`. Make one if
-        the pool is empty.
+        """Lend a cluster object (connections to the brokers) to one transaction or reader, which alone uses it until it
+        calls `return_cluster`. If the pool is empty, make one.
 
         Raises:
             RefusedError: the pool is closed.
@@ -74,15 +75,17 @@ class ClusterPool(Generic[ClusterT]):
             )
 
     def return_cluster(self, cluster: ClusterT) -> None:
-        """Keep a cluster object with its connections for reuse. If too many are idle, close the one that has been idle
-        for longest.
+        """Take back a lent cluster object, and keep its connections open for the next borrower. If too many cluster
+        objects are then idle, close the one that has been idle for longest.
         """
         cluster.core.allow_retries()
         self.idle.append(cluster)
         self._close_idle(0 if self.is_closed else IDLE_MAX)
 
     def close(self) -> None:
-        """Close all idle cluster objects now, and each lent one when it is returned."""
+        """Close the connections of all cluster objects in the pool now, and those of each lent one when it is
+        returned.
+        """
         self.is_closed = True
         self._close_idle(0)
 

@@ -1,8 +1,8 @@
 """The futures of the records of a transaction. All of them are done when the transaction has ended, and not before.
 
-A future refers to the end of its transaction and to its partition, and has the number of its record there. The position
-is computed when the program asks for it. So a record whose future the program has dropped costs only its bytes, until
-they are sent.
+A future refers to an object for the end of its transaction and to one for its partition, and has the number of its
+record among those of the partition. The position of the record is computed when the program asks for it. So nothing is
+stored for a record whose future the program has dropped, except for its bytes until they are sent.
 """
 
 import logging
@@ -29,16 +29,17 @@ ResultT = TypeVar("ResultT")
 
 
 class TransactionEnd:
-    """The end of a transaction. Its futures wait for it.
+    """The end of a transaction, for which all futures of the transaction wait.
 
-    An exception of a signal handler, such as KeyboardInterrupt, may interrupt `announce` at any line; the next call
-    continues. No method waits for a lock, because a signal handler may have interrupted another one.
+    An exception of a signal handler, such as KeyboardInterrupt, may interrupt `announce` at any line; the next call of
+    `announce` does the rest. No method waits for a lock, because a signal handler that calls one may have interrupted
+    another one.
 
     Args:
         loop: the event loop in which the futures are used; None for the futures of threads.
 
     Attributes:
-        loop: as given.
+        loop: the event loop in which the futures are used; None for the futures of threads.
         outcome: the outcome of the transaction: committed, or the error with which its futures fail; None while it is
             not known.
         traceback: the traceback of an outcome that is an error, as it was when the transaction ended.
@@ -62,7 +63,9 @@ class TransactionEnd:
 
     @property
     def is_announced(self) -> bool:
-        """Whether the transaction has ended, and `announce` has woken all waiters and called all callbacks."""
+        """Whether nothing is left for `announce` to do: the transaction has ended, all waiting threads or tasks are
+        woken, and all callbacks are called.
+        """
         return self.outcome is not None and not self._waiting and not self._callbacks
 
     def announce(self) -> None:
@@ -72,7 +75,7 @@ class TransactionEnd:
             self._callbacks.popleft()()
 
     def wake_waiters(self) -> None:
-        """If the transaction has ended, wake the threads that wait for its end."""
+        """If the transaction has ended, wake the threads or tasks that wait for its end (the waiters)."""
         for waker in list(self._waiting) if self.outcome is not None else ():
             waker()
             self.remove_waker(waker)
@@ -86,15 +89,15 @@ class TransactionEnd:
                 callback()
 
     def add_waker(self, waker: Callable[[], object]) -> None:
-        """Call a function when the transaction has ended, unless `remove_waker` is called before. The function may be
-        called more than once.
+        """Add a waker: a function that wakes a thread or task when the transaction has ended, unless `remove_waker` is
+        called before. It may be called more than once.
         """
         self._waiting[waker] = None
         if self.outcome is not None:
             waker()
 
     def remove_waker(self, waker: Callable[[], object]) -> None:
-        """Undo `add_waker` for this function."""
+        """Remove a function that `add_waker` has added."""
         self._waiting.pop(waker, None)
 
     def wait_for_end(self, timeout: float | None) -> None:
@@ -126,7 +129,9 @@ class TransactionEnd:
 
 
 class TransactionFuture(Generic[ResultT]):
-    """The common base of all futures of this module. A program cannot make a future, and cannot cancel one."""
+    """The base of all futures of the client. A future is done when its transaction has ended. A program cannot make a
+    future, and cannot cancel one.
+    """
 
     __slots__ = ("_end",)
     _end: TransactionEnd
@@ -137,7 +142,7 @@ class TransactionFuture(Generic[ResultT]):
 
     @abstractmethod
     def _what(self) -> str:
-        """Return words that name the records of the future, for `repr`."""
+        """Return words that name the record or records of the future, such as their partition, for `repr`."""
 
     def _shown_result(self) -> str:
         """Return the result as text for `repr`. Called only when the transaction is committed."""
@@ -167,11 +172,11 @@ class TransactionFuture(Generic[ResultT]):
 
 
 class RecordFuture(TransactionFuture[Position]):
-    """A future of one record.
+    """A future of one record. Its result is the record's position.
 
     Args:
         end: the end of the transaction.
-        records: the records of the partition.
+        records: the records that the transaction has written to the partition.
         number: the number of the record in `records`.
     """
 
@@ -191,7 +196,7 @@ class RecordFuture(TransactionFuture[Position]):
 
 
 class RecordsFuture(TransactionFuture[list[Position]]):
-    """A future of the records of one call of `write_many`.
+    """A future of the records of one call of `write_many`. Its result is the list of their positions.
 
     Args:
         end: the end of the transaction.
@@ -219,7 +224,7 @@ class RecordsFuture(TransactionFuture[list[Position]]):
 
 
 class ThreadFuture(TransactionFuture[ResultT]):
-    """The methods of a future of the blocking client. Several threads may use it."""
+    """The methods of the futures of the blocking client. Several threads may use a future."""
 
     __slots__ = ()
 
@@ -254,9 +259,9 @@ class ThreadFuture(TransactionFuture[ResultT]):
         return self._error()
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call a function with this future when the transaction has ended, in the thread that ends it; at once if it has
-        ended. If the timeout of the transaction ends it, the function is called in a thread for the callbacks of this
-        transaction. An exception of the function is logged.
+        """Call a function with this future when the transaction has ended, in the thread that ends it; at once if it
+        has ended. If no call of the program ends the transaction, but its timeout does, a thread of the client calls
+        the function. An exception of the function is logged.
 
         Args:
             callback: the function. It should be short.
@@ -276,7 +281,7 @@ class ThreadFuture(TransactionFuture[ResultT]):
 
 
 class LoopFuture(TransactionFuture[ResultT]):
-    """The methods of a future of the asyncio client. Use it in the event loop of its transaction."""
+    """The methods of the futures of the asyncio client. A future is used in the event loop of its transaction."""
 
     __slots__ = ()
 
@@ -318,7 +323,7 @@ class LoopFuture(TransactionFuture[ResultT]):
             )
 
     def result(self) -> ResultT:
-        """Return the result of the await, without waiting.
+        """Return what `await` of this future returns, without waiting.
 
         Raises:
             asyncio.InvalidStateError: the transaction has not ended yet.
@@ -329,7 +334,7 @@ class LoopFuture(TransactionFuture[ResultT]):
         return self._value()
 
     def exception(self) -> BaseException | None:
-        """Return the error that the await raises; None after a commit.
+        """Return the error that `await` of this future raises; None after a commit.
 
         Raises:
             asyncio.InvalidStateError: the transaction has not ended yet.

@@ -29,7 +29,9 @@ def clusters_of(client: Client | AsyncClient) -> ClusterPool[Any]:
 
 
 def keys_of(client: Client | AsyncClient) -> WriterKeyPool:
-    """Return the pool of the keys of joint commits of a client."""
+    """Return a client's pool of keys of joint commits. A stablelog broker commits each transaction of the client as a
+    joint commit, which a key and a version identify.
+    """
     return client._writers.keys
 
 
@@ -46,7 +48,9 @@ def is_in_use(reader: BaseReader[Any] | BaseGroupReader[Any]) -> bool:
 
 
 def writing_of(txn: Transaction | AsyncTransaction) -> Writing:
-    """Return the object of `client.core` that has the state of a transaction, and decides what its calls do."""
+    """Return the object of `client.core` that has the state of a transaction, and decides what the calls of the
+    transaction do.
+    """
     return txn._writing
 
 
@@ -63,12 +67,14 @@ def flush_soon(txn: AsyncTransaction) -> Awaitable[None]:
 
 
 def set_deadline(client: Client, txn: Transaction, deadline: float) -> None:
-    """Set the time (`time.monotonic`) at which a transaction of the blocking client is aborted."""
+    """Set the deadline of a transaction of the blocking client, at which it is aborted: a time by `time.monotonic`."""
     txn._writing.deadline = deadline
     client._deadlines.add_transaction(txn._expire, deadline)
 
 
 def set_deadline_in_loop(txn: AsyncTransaction, deadline: float) -> None:
-    """Set the time, by the clock of the event loop, at which a transaction of the asyncio client is aborted."""
+    """Set the deadline of a transaction of the asyncio client, at which it is aborted: a time by the clock of the event
+    loop.
+    """
     txn._writing.deadline = deadline
     txn._watch_deadline()

@@ -1,4 +1,5 @@
-"""Pool of a client's keys of joint commits. The client's transactions use each key again and again.
+"""Pool of a client's keys of joint commits. A stablelog broker commits each transaction of the client as a joint
+commit, which a key and a version identify. The transactions use each key again and again.
 
 The broker stores one record for each key: its last committed version. Each transaction that uses a key commits the
 key's next version, which replaces that record. So the broker stores at most as many records for a client as the client
@@ -28,8 +29,9 @@ IDLE_MAX: Final = 1000  # the greatest number of keys of one transaction group i
 
 
 class WriterKeyPool:
-    """Pool of the keys of joint commits that no transaction of the client uses now. Several threads may use the pool,
-    and so may a signal handler that has interrupted one of them: no method waits for a lock.
+    """Pool of the keys that no transaction of the client uses now. A key and a version identify a transaction's commit,
+    which is a joint commit. Several threads may use the pool, and so may a signal handler that has interrupted one of
+    them: no method waits for a lock.
     """
 
     def __init__(self) -> None:
@@ -41,8 +43,9 @@ class WriterKeyPool:
         self._idle: dict[str, deque[WriterKey]] = {}  # by transaction group
 
     def take_key(self, group: str) -> WriterKey:
-        """Remove a key of this transaction group from the pool, or make a key if the pool has none. No other
-        transaction uses the key until it is returned.
+        """Take a key for the commit of a transaction in a transaction group (the topics whose commits have one order):
+        remove it from the pool, or make a key if the pool has none. No other transaction uses the key until it is
+        returned.
         """
         try:
             return self._idle[group].pop()
@@ -50,10 +53,12 @@ class WriterKeyPool:
             return WriterKey(group)
 
     def return_key(self, key: WriterKey) -> None:
-        """Return a key to the pool. The outcome of its last transaction must be known.
+        """Return a key to the pool, so that the commit of another transaction can use it. The outcome of the last
+        transaction with this key must be known.
 
-        If the pool has `IDLE_MAX` keys of the group, the oldest one is dropped. The broker forgets a dropped key a day
-        after its last commit. A key that another process has made is dropped, too, because that process may use it.
+        If the pool has `IDLE_MAX` keys of the key's transaction group, the oldest one of these is dropped. The broker
+        forgets a dropped key a day after its last commit. A key that was made before a fork, in the parent process, is
+        dropped, too, because the parent may use it.
         """
         idle = self._idle.setdefault(key.group, deque(maxlen=IDLE_MAX))
         if key.process is this_process():

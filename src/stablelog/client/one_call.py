@@ -6,7 +6,7 @@ from stablelog.errors import UsageError
 
 
 class OneCall:
-    """The lock of a reader: it is held while a call of the reader runs."""
+    """A lock that a call of a reader holds while it runs, so that a second call can be refused."""
 
     def __init__(self) -> None:
         self._running = threading.Lock()
@@ -18,7 +18,7 @@ class OneCall:
         return self._running.locked()
 
     def lock_if_free(self) -> threading.Lock:
-        """Return the lock for a call, if no other call is running.
+        """Return the lock for a call, if no other call of the reader is running.
 
         The caller enters it by `with`, which releases it even if a signal handler raises an exception at any line. Two
         threads may pass this check at the same moment; one of them then waits for the other.
@@ -32,11 +32,12 @@ class OneCall:
         return self._running
 
     def lock_after_call(self) -> threading.Lock:
-        """Return the lock for a call, such as `close`, that waits until the running call has ended. The caller enters
-        it by `with`.
+        """Return the lock for a call, such as `close`, that may begin only after the running call has ended. The caller
+        enters the lock by `with`, which waits for that.
 
         Raises:
-            UsageError: a signal handler calls this, and has interrupted the running call, which would never end.
+            UsageError: the caller is a signal handler that has interrupted the running call. It would wait forever,
+                because that call can only go on after it.
         """
         if self._running.locked() and self._thread == threading.get_ident():
             raise self._in_use()

@@ -58,8 +58,9 @@ class ClosedError(UnavailableError):
 
 
 class UnknownTopicOrPartitionError(RefusedError):
-    """The topic or partition does not exist, according to metadata. The same error code in the response of a leader is
-    retried instead, because it may only mean that the leader does not know the partition yet.
+    """The topic or partition does not exist, according to a Metadata response. If a leader responds to another request
+    with the same error code, this error is not raised, and the request is retried: the leader may only not know the
+    partition yet.
     """
 
     def __init__(self, message: str) -> None:
@@ -74,8 +75,8 @@ def is_retriable(error: Exception) -> bool:
 
 
 def refused_error(code: ErrorCode, message: str) -> RefusedError:
-    """Return the error for the error code of a response: a `ProducerFencedError` if the producer is fenced, otherwise a
-    `RefusedError`.
+    """Return the exception for an error code in a response: a `ProducerFencedError` if the code says that the producer
+    is fenced, otherwise a `RefusedError`.
     """
     return ProducerFencedError(code, message) if code in FENCED_CODES else RefusedError(code, message)
 
@@ -86,22 +87,25 @@ def code_in_words(code: ErrorCode) -> str:
 
 
 def check(code: ErrorCode, what: str, message: str | None = None) -> None:
-    """Raise an error if the error code of a response is not `none`.
+    """Check the error code of a response, and raise an exception if it is not `none`.
 
     Args:
         code: the error code.
-        what: names the work in the message of the error, such as "creating topic orders".
+        what: the work of the request in words, for the message of the exception, such as "creating topic orders".
         message: the broker's message about the error; None or empty if there is none.
 
     Raises:
-        RefusedError: with the message of the broker, or the name of the error if there is no message.
+        RefusedError: the response has an error. The message has the text of the broker, or, if the broker sent none,
+            the name of the error code in words.
     """
     if code is not ErrorCode.none:
         raise refused_error(code, f"{what}: {message or _explained(code)}")
 
 
 def _explained(code: ErrorCode) -> str:
-    """Return an explanation of an error code for which the broker sent no message, and what to do if that is certain."""
+    """Return an explanation of an error code, for a response in which the broker sent no message. If a right is
+    missing, the explanation also says what to do.
+    """
     resource, is_denied, _ = code.name.partition("_authorization_failed")
     if is_denied:
         return f"this user lacks a right to the {resource.replace('_', ' ')}: ask for an ACL"

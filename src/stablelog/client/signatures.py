@@ -1,4 +1,6 @@
-"""The signature that `help` shows for a call of the client: the result of the call, and not its steps."""
+"""The signature that `help` shows for a method of the client. A method runs steps, a generator of I/O operations; the
+signature names the result of the steps and not the generator.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -6,11 +8,13 @@ from typing import Any, get_args
 
 
 def show_result(call: Callable[..., Any], steps: Callable[..., Any]) -> None:
-    """Give a call the signature of the function that returns its steps, with the result of the steps.
+    """Give a method the signature of the function that returns its steps (a generator of I/O operations), but with the
+    type of their result as the return type.
 
     Args:
-        call: the function or method that runs the steps.
-        steps: the function; its return annotation is `Steps[...]`.
+        call: the method or function that runs the steps.
+        steps: the function that returns the steps. Its return annotation is `Steps[...]`, with the type of their result
+            in the brackets.
     """
     signature = inspect.signature(steps)
     (*_, result) = get_args(signature.return_annotation)

@@ -33,7 +33,8 @@ NOT_NOW: Final = (
 
 
 def tls_context(tls: TlsSettings) -> ssl.SSLContext:
-    """Return a TLS context for a new connection. Changed certificate files are loaded again.
+    """Return a TLS context for a new connection. It is made once for the same settings and files; if a certificate file
+    has changed, the context is made again.
 
     Raises:
         UsageError: a file, a key or a certificate cannot be used. The message contains no secret.
@@ -118,8 +119,8 @@ def connection_error(
 
 
 def _key_hint(security: SecuritySettings) -> str:
-    """Return a hint that the client's certificate may be the reason of a failure, because a broker with TLS 1.2 does
-    not report it.
+    """Return the part of an error message that names the client's certificate as a possible reason of a failed TLS
+    handshake. With TLS 1.2, a broker that refuses the certificate does not say so.
     """
     if security.tls is not None and (security.tls.key_path or security.tls.key):
         return "may not accept the client's certificate (ssl.keystore.location)"

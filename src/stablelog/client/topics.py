@@ -21,9 +21,9 @@ class PartitionDescription:
     """One partition of a topic.
 
     Attributes:
-        leader_id: the leader's node id; -1 if there is none.
-        is_offline: whether it has no leader and one of its replicas is offline.
-        leader_epoch: its leader epoch; -1 if the broker does not send it.
+        leader_id: the node id of the partition's leader; -1 if it has no leader.
+        is_offline: whether the partition has no leader and one of its replicas is offline.
+        leader_epoch: the partition's leader epoch; -1 if the broker does not send it.
     """
 
     leader_id: int
@@ -33,7 +33,9 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic: its id, or None if the broker does not send it, and its partitions by their numbers."""
+    """A topic as a Metadata response describes it: the topic's id, or None if the broker does not send it, and its
+    partitions by their numbers.
+    """
 
     name: str
     topic_id: UUID | None
@@ -50,8 +52,8 @@ class TopicDescription:
 
 class ListedOffset(NamedTuple):
     """A result of `list_offsets` for one partition: an offset, the timestamp of its record in ms, and a leader epoch.
-    Offset and timestamp are -1 if there is no such record. The leader epoch is that of the record, or the partition's
-    present one if the request was for the start or the end; -1 if it is unknown.
+    Offset and timestamp are -1 if no record is at or after the requested time. The leader epoch is that of the record,
+    or the partition's present one if the request was for the start or the end; -1 if it is unknown.
     """
 
     offset: int
@@ -60,7 +62,9 @@ class ListedOffset(NamedTuple):
 
 
 def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return for each topic the numbers of its partitions among `targets`, as Kafka's requests group them."""
+    """Group partitions by topic, as Kafka's requests do: return the numbers of the partitions in `targets` for each
+    topic name.
+    """
     found: dict[str, list[int]] = defaultdict(list)
     for topic, partition in targets:
         found[topic].append(partition)
@@ -170,7 +174,8 @@ def read_offsets(response: Any) -> tuple[dict[TopicPartition, ListedOffset], dic
     """Read a ListOffsets response.
 
     Returns:
-        The offset of each partition that has one in the response, and the error code of each partition that has none.
+        A pair of mappings by partition: the offsets of the partitions without an error in the response, and the error
+        codes of all others.
     """
     found, refused = {}, {}
     for topic in response.topics:

@@ -22,12 +22,13 @@ class TransactionFactory(Generic[ClusterT]):
     """Makes the transactions of a client.
 
     Args:
-        clusters: the pool of clusters, which hold the connections to the brokers.
+        clusters: the client's pool of cluster objects, which hold the connections to the brokers.
         codec: the compression of the batches that are written.
 
     Attributes:
-        clusters: as given.
-        keys: pool of the keys of joint commits that no transaction uses now.
+        clusters: the client's pool of cluster objects.
+        keys: the client's pool of keys that no transaction uses now. A key and a version identify a commit for the
+            broker.
     """
 
     def __init__(self, clusters: ClusterPool[ClusterT], codec: Codec = Codec.NONE) -> None:
@@ -46,11 +47,13 @@ class TransactionFactory(Generic[ClusterT]):
         """Begin a transaction.
 
         Args:
-            group: the transaction group of the topics; empty for the default group.
+            group: the transaction group of the topics, whose commits have one order; empty for the default group.
             timeout_s: seconds until an open transaction is aborted.
             now: the present time, in seconds of the clock by which `Writing` measures time.
-            on_end: called once with the outcome of the transaction. Other transactions may then use the cluster object.
-            reading: the reader whose offsets the transaction commits; None for none.
+            on_end: called once with the outcome of the transaction. From then on other transactions may use the same
+                connections.
+            reading: the state of the reader of a consumer group whose offsets the transaction commits; None if it
+                commits no offsets.
 
         Returns:
             The cluster object with the connections that the transaction uses, and the object that has the transaction's
@@ -89,9 +92,9 @@ class TransactionFactory(Generic[ClusterT]):
 
 
 def _maker(reading: "GroupReading | None") -> "Callable[..., Writing]":
-    """Return the function that makes the transaction: a `GroupWriting` if the transaction commits the offsets of a
-    reader (`reading`), otherwise a `Writing`. The module is imported only now, because a program that only reads does
-    not need it.
+    """Return the class that has the state of a transaction: `GroupWriting` if the transaction commits the offsets of a
+    reader (`reading`), otherwise `Writing`. Its module is imported only now, because a program that only reads does not
+    need it.
     """
     if reading is None:
         from stablelog.client.core.writing import Writing

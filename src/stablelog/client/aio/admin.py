@@ -1,7 +1,8 @@
 """Administration with the asyncio client: `await client.admin.topics.create("orders")`.
 
-Each area has the functions of its module in `client.core.admin` as methods, without the argument `cluster`. Each call
-uses a connection of its own, so several tasks may administer with one client.
+Each area of administration, such as `topics`, is a class here and a module in `client.core.admin`. The methods of the
+class are the functions of the module, without their first argument `cluster`. Each call uses connections of its own, so
+several tasks may administer with one client.
 """
 
 from collections.abc import Callable, Coroutine
@@ -22,9 +23,9 @@ ResultT = TypeVar("ResultT")
 
 
 class AdminArea:
-    """The base of the areas of administration. Each method calls the function of its name in `client.core.admin`, which
-    returns the steps of the call as a generator, and runs these steps. Each call takes a cluster object from the pool,
-    so that it has connections of its own.
+    """The base of the classes for one area of administration, such as topics. Each method calls the function of its
+    name in `client.core.admin`, which returns the steps of the call as a generator of I/O operations, and runs these
+    steps. Each call takes a cluster object from the pool, so that it has connections of its own.
 
     Args:
         clusters: the client's pool of cluster objects. Each of them has its own connections to the brokers.
@@ -64,10 +65,11 @@ class AdminArea:
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
 ) -> Callable[Concatenate[AdminArea, P], Coroutine[Any, Any, ResultT]]:
-    """Return a method of an area of administration, made of the function `steps` in `client.core.admin`.
+    """Return a method of a class for an area of administration, such as topics, made of the function `steps` in
+    `client.core.admin`.
 
-    The method calls `steps` with a cluster object of the client's pool as the first argument and with its own arguments
-    after it. Then it runs the generator that `steps` has returned, and returns the result of this generator.
+    The method lends `steps` a cluster object of the client's pool as the first argument, and passes its own arguments
+    after it. `steps` returns a generator of I/O operations; the method runs it, and returns its result.
     """
 
     @wraps(steps)
@@ -126,7 +128,9 @@ class TransactionAdmin(AdminArea):
 
 
 class UserAdmin(AdminArea):
-    """Requests for the users that log in with a stored credential."""
+    """Requests for the users whose SCRAM credentials the brokers store: to list them, and to change or delete a
+    credential.
+    """
 
     list = _lending(users.list_users)
     set_password = _lending(users.set_password)
@@ -134,7 +138,7 @@ class UserAdmin(AdminArea):
 
 
 class AclAdmin(AdminArea):
-    """Requests for ACLs."""
+    """Requests for access rules (ACLs): to list, create and delete them."""
 
     list = _lending(acls.list_acls)
     add = _lending(acls.add_acls)
@@ -142,17 +146,18 @@ class AclAdmin(AdminArea):
 
 
 class QuotaAdmin(AdminArea):
-    """Requests for client quotas."""
+    """Requests for quotas, the limits for the rates of users, client ids and addresses."""
 
     list = _lending(quotas.list_quotas)
     alter = _lending(quotas.alter_quotas)
 
 
 class AsyncAdmin:
-    """Administration of a cluster, over the connections of a client. Each attribute is one area.
+    """Administration of a cluster, over the connections of a client. The methods are grouped by area: each attribute
+    has those of one area.
 
     Args:
-        clusters: the pool of clusters, which hold the connections to the brokers.
+        clusters: the client's pool of cluster objects, which hold the connections to the brokers.
         check_loop: raises UsageError in an event loop that is not that of the client.
 
     Attributes:

@@ -1,4 +1,6 @@
-"""Calls that are cancelled but still end in order."""
+"""Calls of asyncio programs that may be cancelled but still run to their end, so that the caller knows what they have
+done.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,15 +11,18 @@ from stablelog.errors import OutcomeUnknownError
 
 
 async def to_the_end(work: Coroutine[Any, Any, Result], cancel: Callable[[], None]) -> Result:
-    """Wait until `work` has ended, even if this task is cancelled, and return its result.
+    """Wait until `work`, the I/O of a call, has ended, even if this task is cancelled meanwhile. Return its result;
+    after a cancellation, raise CancelledError instead.
 
     Args:
-        work: the work.
-        cancel: called when this task is cancelled, to make `work` end soon.
+        work: the coroutine to wait for. It runs in a task of its own, so that a cancellation of this task does not end
+            it.
+        cancel: called when this task is cancelled. It lets `work` end soon.
 
     Raises:
-        asyncio.CancelledError: this task was cancelled. `work` has ended, with a result or an error. Its cause is an
-            OutcomeUnknownError if the outcome of a commit is unknown.
+        asyncio.CancelledError: this task was cancelled. `work` has ended, with a result or an error. If `work` has
+            raised an OutcomeUnknownError (it is not known whether a transaction is committed), that is the cause of the
+            CancelledError.
     """
     working = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OwnLoop:
-    """The event loop to which an asyncio client belongs: the first one that uses it."""
+    """The event loop to which an asyncio client belongs: the first one in which the client is used."""
 
     def __init__(self) -> None:
         watch_forks(self)
@@ -55,7 +55,7 @@ class AsyncClient:
     """A client of a stablelog broker. `connect` makes it.
 
     Args:
-        clusters: the pool of clusters, which hold the connections to the brokers.
+        clusters: the pool of cluster objects, which hold the connections to the brokers.
         codec: the compression of the batches that are written.
     """
 
@@ -95,10 +95,11 @@ class AsyncClient:
         """Begin a transaction. Call this in the event loop in which the program awaits the futures.
 
         Args:
-            group: the transaction group of the topics; empty for the default group.
+            group: the transaction group of the topics, whose commits have one order; empty for the default group.
             timeout: seconds until an open transaction is aborted.
             offsets_of: a reader of `subscribe`: the transaction commits the offsets of the records that the reader has
-                handed out before the commit. If it does not commit, the reader goes back to the committed offsets.
+                handed out before the commit. If the transaction does not commit, the reader goes back to the committed
+                offsets.
 
         Raises:
             TypeError: an argument has a wrong type.
@@ -174,10 +175,11 @@ class AsyncClient:
             cut: whether to return each transaction once, with its records of all partitions of all topics, in the order
                 of the commits. Otherwise each partition is read separately, round-robin.
             after: where to begin. The `position` of a reader or its text continues after the last transaction that the
-                program has got. A number is a commit sequence, for cuts or a single partition. 0 is the oldest stored
-                transaction, and None means new commits only.
+                program has got. A number is a commit sequence (the number of a commit in its transaction group), after
+                which the reader begins: only with `cut=True`, or for a single partition. 0 begins with the oldest
+                stored transaction, and None with new commits only.
             wait: seconds to wait for another transaction before the iteration ends; None for no limit, 0 for no wait.
-            group: the transaction group of the topics; None asks the broker for it.
+            group: the transaction group of the topics, whose commits have one order; None asks the broker for it.
             skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
                 `unreadable_count` of a transaction says how many are left out.
 
@@ -185,7 +187,8 @@ class AsyncClient:
             TypeError: an argument has a wrong type.
             UsageError: another order, no topic, an invalid name, or an `after` or `wait` that is not valid; or another event
                 loop has used the client.
-            RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
+            RefusedError: a topic does not exist, is not commit-ordered or is in another transaction group; or the
+                client is closed.
             DataLossError: transactions were removed before they were read; or the position is of a deleted topic, or of
                 a broker that was restored since from a copy without its records.
             DamageError: bytes have changed since they were written, or records cannot be decoded. The message names the

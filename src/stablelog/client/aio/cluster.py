@@ -29,7 +29,7 @@ READ_SIZE_MAX: Final = 1 << 20  # bytes that the stream may hold before the sock
 
 
 class StreamConnection(BrokerConnection):
-    """A connection to a broker over streams of asyncio. `open_stream` makes it.
+    """A connection to a broker over a pair of asyncio streams. `open_stream` makes it.
 
     Args:
         address: "host:port".
@@ -65,11 +65,12 @@ class StreamConnection(BrokerConnection):
                 self._writer.transport.abort()
 
     def after_fork(self) -> None:
-        """In a forked process, replace the copy of the socket by the null device.
+        """In a forked process, make this copy of the connection unusable: its file descriptor then stands for the null
+        device.
 
-        The event loop of the parent process shares its selector with the child. When the child frees the stream,
-        asyncio removes the file descriptor from that selector. The descriptor must then not be the one of the parent's
-        connection.
+        The connection of the parent process stays usable. The event loops of parent and child share a selector. When
+        the child frees the stream, asyncio removes the stream's file descriptor from this selector, and the descriptor
+        must then not stand for the parent's socket.
         """
         self._is_of_parent = True
         copied = self._writer.get_extra_info("socket")
@@ -193,8 +194,8 @@ async def open_stream(
 
 
 class AsyncCluster:
-    """The connections to the brokers of one cluster, found by a list of addresses. Only one task at a time may use the
-    object.
+    """The connections to the brokers of one cluster. The first broker is found by a list of addresses, and the others
+    by its metadata. Only one task at a time may use the object.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
@@ -241,8 +242,9 @@ class AsyncCluster:
         return self.core.bootstrap
 
     async def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> BrokerConnection:
-        """Open a connection to the broker at this address, and return it. `probe` has the meaning of
-        `steps.Open.probe`: None for an ordinary connection with a login.
+        """Open a connection to the broker at this address, and return it. `probe` is PLAINTEXT or SSL for a connection
+        without a login, which only finds out the security protocol of a listener; None for an ordinary connection with
+        the security settings of the cluster.
         """
         security = self.core.security if probe is None else PROBES[probe]
         return await open_stream(
@@ -250,8 +252,8 @@ class AsyncCluster:
         )
 
     def _limit_s(self) -> float | None:
-        """Return how many seconds the next I/O operation may wait for a broker; None for the timeout of its
-        connection.
+        """Return how many seconds are left for the next I/O operation until the deadline of the present call; None if
+        the call has no deadline, so that only the timeout of the connection counts.
         """
         return None if self.core.until is None else max(0.0, self.core.until - time.monotonic())
 
@@ -260,13 +262,13 @@ class AsyncCluster:
         self.core.close()
 
     def cancel(self) -> None:
-        """Cancel retries, and end the wait of the running call, so that it ends soon."""
+        """Let the running call end soon: it makes no further retry, and its present wait for a broker ends."""
         self.core.cancel_retries()
         self.end_waits()
 
     def end_waits(self) -> None:
-        """End the wait of the running call: close the connection from which it expects bytes, or stop waiting for a
-        function in a thread.
+        """End the present wait of the running call: close the connection from which it expects bytes, or stop waiting
+        for the function that it has started in a thread.
         """
         self.end_pause()
         if self._awaited is not None:
@@ -275,13 +277,14 @@ class AsyncCluster:
             self._beside.cancel()
 
     def end_pause(self) -> None:
-        """End the pause before the next attempt, if the running call is in such a pause."""
+        """If the running call pauses before it repeats a request, end the pause now."""
         if self._pausing is not None and not self._pausing.done():
             self._pausing.set_result(None)
 
     async def run(self, steps: Steps[Result]) -> Result:
         """Run the steps of a call to their end, and return their result. (Steps are a generator of `client.core` that
-        yields the I/O operations it needs.) For steps that emit items, use `advance`.
+        yields the I/O operations it needs.) The steps of readers also yield items, such as transactions: run those by
+        `advance`.
         """
         ended, result = await self.advance(steps)
         assert ended, "these steps give items"
@@ -355,10 +358,11 @@ class AsyncCluster:
             raise UnavailableError("the login to the broker was not complete in time") from error
 
     async def _cancellable(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await work, and return its result. `end_waits` can cancel the work meanwhile.
+        """Await `work`, a part of a call that may take long, and return its result. `end_waits` can cancel it
+        meanwhile.
 
         Raises:
-            UnavailableError: `end_waits` has cancelled the work.
+            UnavailableError: `end_waits` has cancelled `work`.
         """
         self._beside = asyncio.ensure_future(work)
         try:

@@ -28,10 +28,10 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
     where the reader was.
 
     Args:
-        cluster: the brokers; the reader uses it alone.
+        cluster: the connections to the brokers. Until the reader is closed, nothing else uses them.
         reading: the object of `client.core` that has the state of the reader and decides what its calls do.
         wait_s: how long to wait for the next record before an iteration ends; None for no limit.
-        give_back: called with the cluster when the reader is closed.
+        give_back: called with `cluster` when the reader is closed, so that others can use the connections.
         check_loop: raises UsageError in an event loop that is not that of the client.
     """
 
@@ -60,8 +60,8 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         return self
 
     async def __anext__(self) -> ReadRecord:
-        """Return the next record. The iteration ends if there is none for `wait` seconds; the program may begin another
-        one.
+        """Return the next record. The iteration ends if no record comes for `wait` seconds (the argument of
+        `subscribe`); the program may begin another one.
 
         Raises:
             RefusedError: the broker refuses the member, or to read a partition.
@@ -69,7 +69,7 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
             DataLossError: records were removed before they were read. The next call continues at the first record that
                 is left.
             DamageError: a batch is damaged; the message names it.
-            UsageError: the reader is closed, or was made in another process.
+            UsageError: the reader is closed, or was made in the process from which this one was forked.
         """
         self._check_process()
         with self._calls.lock_if_free():
@@ -84,8 +84,8 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> AsyncGenerator[list[ReadRecord], None]:
-        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; the
-        program may begin another one.
+        """Return an iterator of batches: lists of records. The iteration ends if no record comes for `wait` seconds
+        (the argument of `subscribe`); the program may begin another one.
 
         Args:
             max_records: maximum of records in a list.
@@ -202,7 +202,9 @@ class AsyncGroupReader(BaseGroupReader[AsyncCluster], AsyncIterator[ReadRecord])
         await self._run(self._reading.commit())
 
     async def close(self) -> None:
-        """Leave the group without a commit. The group assigns the partitions to other members at once."""
+        """Close the reader: it leaves the group, which assigns its partitions to other members at once. No offset is
+        committed.
+        """
         if self._reading.is_closed:
             return
         self._check_process()

@@ -18,12 +18,12 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
     """An asynchronous iterator of whole transactions. `AsyncClient.read` makes it. Only one task at a time may use it.
 
     The iteration ends when no transaction comes within the reader's time limit. The program may then begin another
-    iteration. After an error or a cancellation, the next call continues at the position. `close`, or the end of an
-    `async with` block, returns the connections to the client.
+    iteration. After an error or a cancellation, the next call continues at `position`, after the last transaction that
+    the program has got. `close`, or the end of an `async with` block, returns the connections to the client.
 
     Args:
-        clusters: the pool of the client.
-        selection: what to read.
+        clusters: the client's pool of cluster objects, which hold the connections to the brokers.
+        selection: the arguments of `AsyncClient.read`: which topics to read, and how.
         check_loop: raises UsageError in an event loop that is not that of the client.
     """
 
@@ -103,7 +103,7 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
         return [self._next_transaction() for _ in range(count)]
 
     async def close(self) -> None:
-        """Return the connections to the client. The position remains."""
+        """Close the reader: return its connections to the client. `position` can still be asked for."""
         self._return_cluster()
         if self._calls.is_running and self._cluster is not None:
             self._cluster.cancel()  # the call ends at once
@@ -111,8 +111,8 @@ class AsyncReader(BaseReader[AsyncCluster], AsyncIterator[CommittedTransaction])
     aclose = close  # the name that `contextlib.aclosing` calls
 
     async def _read(self) -> bool:
-        """Read one more transaction. Return True if there is one, and False if none came within the reader's time
-        limit.
+        """Read one more transaction, and store it for the program. Return True if there is one, and False if none came
+        within the reader's time limit.
         """
         cluster, steps = self._current_steps()
         try:

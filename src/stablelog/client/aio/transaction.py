@@ -1,8 +1,8 @@
 """A transaction for asyncio programs. Each record has a future. Either all futures succeed or all fail.
 
-If a task is cancelled during a call, the call waits for the response to its last request, does not repeat the request,
-and aborts the transaction. Then the call raises CancelledError. So after a call has raised, nothing of it happens
-later. The wait ends with the response of the broker, or with the timeout.
+If a task is cancelled during a call, the call waits for the response to its last request, or until its timeout. It does
+not repeat the request, and aborts the transaction. Then the call raises CancelledError. So a call that has raised has
+no effect at the broker afterwards.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ WHAT = "this transaction"
 
 
 class AsyncTransaction:
-    """A transaction of one writer. `AsyncClient.transaction` makes it. Several tasks may write into it.
+    """A transaction of the asyncio client. `AsyncClient.transaction` makes it. Several tasks may write into it.
 
     As a context manager, the transaction commits at the end of the block, and aborts if the block raises or is
     cancelled.
@@ -190,8 +190,8 @@ class AsyncTransaction:
         )
 
     async def _make_ready(self, topic: str) -> None:
-        """Prepare a write: request the metadata of the topic if necessary, and send the batches that are due. Raise if
-        the transaction is not open.
+        """Make the transaction ready for a write to a topic: request the topic's metadata if necessary, and send full
+        batches, or all batches if they take too much memory. Raise an error if the transaction is not open.
         """
         # Check again after each wait: another task may have begun to end the transaction meanwhile. Its steps hold
         # `_running`, so this call waits for them, and then raises.
@@ -230,8 +230,9 @@ class AsyncTransaction:
         await self._end(self._writing.abort)
 
     async def _end(self, steps: Callable[[], Steps[Result]]) -> Result:
-        """Run the steps that end the transaction after all earlier writes, and return their result. If this task is
-        cancelled, also while it waits for these writes, abort the transaction.
+        """End the transaction: wait for the writes that other tasks have begun, then run the steps (a generator of I/O
+        operations) that commit or abort it, and return their result. If this task is cancelled meanwhile, abort the
+        transaction.
         """
         self._check_caller()
         has_turn = False
@@ -245,7 +246,9 @@ class AsyncTransaction:
             raise
 
     def _check_caller(self) -> None:
-        """Raise UsageError in another process, and in another event loop than the one of the futures."""
+        """Raise UsageError if the caller runs in a process that was forked from the one of the transaction, or in
+        another event loop than the one in which the transaction's futures are used.
+        """
         if self._process is not this_process():
             check_process(self._process, WHAT)
         if asyncio.get_running_loop() is not self._loop:
@@ -255,8 +258,8 @@ class AsyncTransaction:
             )
 
     async def _run_or_abort(self, steps: Callable[[], Steps[Result]]) -> Result:
-        """Run steps, and return their result. If this task is cancelled, abort the transaction, unless its commit was
-        requested.
+        """Run the steps (a generator of I/O operations) of one call, and return their result. If this task is
+        cancelled, abort the transaction, unless its commit was requested.
         """
         try:
             return await self._run_in_turn(steps)
@@ -265,21 +268,23 @@ class AsyncTransaction:
             raise
 
     async def _abort_for(self, error: BaseException) -> None:
-        """Abort the transaction because of `error`, even if another task is writing into it."""
+        """Abort the transaction because of `error`, which was raised in its block or in a call. A write of another task
+        that is under way is ended first.
+        """
         self._is_ending = True
         if isinstance(error, asyncio.CancelledError):
             self._cancel()
         await self._run_in_turn(lambda: self._writing.end_with_block(error))
 
     async def _run_in_turn(self, steps: Callable[[], Steps[Result]]) -> Result:
-        """Run the steps of one call when no other steps of this transaction run, and return their result. A cancelled
-        call ends soon, but not before its steps have ended.
+        """Run the steps of one call as soon as no other call of this transaction runs its steps, and return their
+        result. If the task is cancelled, the steps are made to end soon, and the call waits for their end.
 
         Args:
-            steps: returns the steps (a generator of I/O operations) that `writing` makes for the call.
+            steps: a function that returns the steps of the call: a generator of I/O operations.
 
         Raises:
-            CancelledError: the task was cancelled; the steps have ended.
+            CancelledError: the task was cancelled. No step runs any more.
         """
 
         async def in_turn() -> Result:

@@ -1,7 +1,8 @@
 """Administration with the blocking client: `client.admin.topics.create("orders")`.
 
-Each area has the functions of its module in `client.core.admin` as methods, without the argument `cluster`. Each call
-uses a connection of its own, so several threads may administer with one client.
+Each area of administration, such as `topics`, is a class here and a module in `client.core.admin`. The methods of the
+class are the functions of the module, without their first argument `cluster`. Each call uses connections of its own, so
+several threads may administer with one client.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,8 @@ ResultT = TypeVar("ResultT")
 
 
 class AdminArea:
-    """The base of the areas of administration. Each method does what the function of its name in `client.core.admin`
-    says, over connections of its own.
+    """The base of the classes for one area of administration, such as topics. Each method runs the function of its name
+    in `client.core.admin`, over connections of its own.
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.
@@ -35,8 +36,9 @@ class AdminArea:
         return f"<{type(self).__name__} of {self._clusters.bootstrap}>"
 
     def _run(self, steps: Callable[[core.Cluster], Steps[ResultT]]) -> ResultT:
-        """Run the steps of one administrative call with a cluster object (connections to the brokers) of the pool, and
-        return their result. All requests of the call together must end before the client's deadline.
+        """Run the steps (a generator of I/O operations) of one administrative call with a cluster object (connections
+        to the brokers) of the pool, and return their result. All requests of the call together must end before the
+        client's deadline.
         """
         cluster = self._clusters.lend_cluster()
         try:
@@ -48,9 +50,9 @@ class AdminArea:
 def _lending(
     steps: Callable[Concatenate[core.Cluster, P], Steps[ResultT]],
 ) -> Callable[Concatenate[AdminArea, P], ResultT]:
-    """Return a method of an area of administration, made of the function `steps` in `client.core.admin`. The method
-    calls `steps` with a cluster object (connections to the brokers) as the first argument, runs the generator that
-    `steps` returns, and returns its result.
+    """Return a method of a class for an area of administration, such as topics, made of the function `steps` in
+    `client.core.admin`. The method lends `steps` a cluster object (connections to the brokers) as the first argument.
+    It runs the generator of I/O operations that `steps` returns, and returns its result.
     """
 
     @wraps(steps)
@@ -109,7 +111,9 @@ class TransactionAdmin(AdminArea):
 
 
 class UserAdmin(AdminArea):
-    """Requests for the users that log in with a stored credential."""
+    """Requests for the users whose SCRAM credentials the brokers store: to list them, and to change or delete a
+    credential.
+    """
 
     list = _lending(users.list_users)
     set_password = _lending(users.set_password)
@@ -117,7 +121,7 @@ class UserAdmin(AdminArea):
 
 
 class AclAdmin(AdminArea):
-    """Requests for ACLs."""
+    """Requests for access rules (ACLs): to list, create and delete them."""
 
     list = _lending(acls.list_acls)
     add = _lending(acls.add_acls)
@@ -125,14 +129,15 @@ class AclAdmin(AdminArea):
 
 
 class QuotaAdmin(AdminArea):
-    """Requests for client quotas."""
+    """Requests for quotas, the limits for the rates of users, client ids and addresses."""
 
     list = _lending(quotas.list_quotas)
     alter = _lending(quotas.alter_quotas)
 
 
 class Admin:
-    """Administration of a cluster, over the connections of a client. Each attribute is one area.
+    """Administration of a cluster, over the connections of a client. The methods are grouped by area: each attribute
+    has those of one area.
 
     Args:
         clusters: the pool of clusters, which hold the connections to the brokers.

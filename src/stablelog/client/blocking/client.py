@@ -1,7 +1,8 @@
 """The blocking client (`stablelog.connect`): it writes transactions, and reads whole transactions.
 
 `client.aio` is the same client for asyncio. For all other purposes, use a Kafka client. Each transaction and each
-reader has its own connections, so several threads can use different ones at the same time.
+reader has its own connections, so several threads can use different transactions and readers of one client at the same
+time.
 """
 
 import re
@@ -71,10 +72,11 @@ class Client:
         """Begin a transaction.
 
         Args:
-            group: the transaction group of the topics; empty for the default group.
+            group: the transaction group of the topics, whose commits have one order; empty for the default group.
             timeout: seconds until an open transaction is aborted.
             offsets_of: a reader of `subscribe`: the transaction commits the offsets of the records that the reader has
-                handed out before the commit. If it does not commit, the reader goes back to the committed offsets.
+                handed out before the commit. If the transaction does not commit, the reader goes back to the committed
+                offsets.
 
         Raises:
             TypeError: an argument has a wrong type.
@@ -155,10 +157,11 @@ class Client:
             cut: whether to return each transaction once, with its records of all partitions of all topics, in the order
                 of the commits. Otherwise each partition is read separately, round-robin.
             after: where to begin. The `position` of a reader or its text continues after the last transaction that the
-                program has got. A number is a commit sequence, for cuts or a single partition. 0 is the oldest stored
-                transaction, and None means new commits only.
+                program has got. A number is a commit sequence (the number of a commit in its transaction group), after
+                which the reader begins: only with `cut=True`, or for a single partition. 0 begins with the oldest
+                stored transaction, and None with new commits only.
             wait: seconds to wait for another transaction before the iteration ends; None for no limit, 0 for no wait.
-            group: the transaction group of the topics; None asks the broker for it.
+            group: the transaction group of the topics, whose commits have one order; None asks the broker for it.
             skip_unreadable: whether to leave out records that no client can decode, although their CRC is right. The field
                 `unreadable_count` of a transaction says how many are left out.
 
@@ -169,7 +172,8 @@ class Client:
         Raises:
             TypeError: an argument has a wrong type.
             UsageError: another order, no topic, an invalid name, or an `after` or `wait` that is not valid.
-            RefusedError: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
+            RefusedError: a topic does not exist, is not commit-ordered or is in another transaction group; or the
+                client is closed.
             DataLossError: transactions were removed before they were read; or the position is of a deleted topic, or of
                 a broker that was restored since from a copy without its records.
             DamageError: bytes have changed since they were written, or records cannot be decoded. The message names the

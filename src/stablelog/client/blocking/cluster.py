@@ -39,8 +39,8 @@ CoreT_co = TypeVar("CoreT_co", covariant=True)
 
 
 class Shell(Protocol[CoreT_co]):
-    """An object of the blocking client that holds an object of `client.core`, runs the steps of this object, and
-    carries out their I/O.
+    """An object of the blocking client around an object of `client.core`, which decides what is sent and does no I/O.
+    The shell runs the steps (generators of I/O operations) of that object, and carries out their I/O.
     """
 
     @property
@@ -56,7 +56,7 @@ class Shell(Protocol[CoreT_co]):
 def blocking(
     steps: Callable[Concatenate[CoreT, P], Steps[ResultT]],
 ) -> Callable[Concatenate[Shell[CoreT], P], ResultT]:
-    """Return a blocking function for a function of `client.core` that returns steps.
+    """Return a blocking function for a function of `client.core` that returns steps, a generator of I/O operations.
 
     Args:
         steps: a function whose first argument is an object of `client.core`, such as `core.cluster.Cluster`.
@@ -76,8 +76,8 @@ def blocking(
 
 
 class BlockingCluster(BlockingRunner):
-    """The connections to the brokers of one cluster, found by a list of addresses. Only one thread at a time may use
-    the object.
+    """The connections to the brokers of one cluster. The first broker is found by a list of addresses, and the others
+    by its metadata. Only one thread at a time may use the object.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.
@@ -140,7 +140,7 @@ class BlockingCluster(BlockingRunner):
 
     @property
     def deadline_s(self) -> float:
-        """How many seconds a call retries before it fails."""
+        """For how many seconds a call retries failed requests before it fails."""
         return self.core.deadline_s
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
@@ -158,8 +158,8 @@ class BlockingCluster(BlockingRunner):
         )
 
     def limit_s(self) -> float | None:
-        """Return how many seconds the next I/O operation may wait for a broker; None for the timeout of its
-        connection.
+        """Return how many seconds are left for the next I/O operation until the deadline of the present call; None if
+        the call has no deadline, so that only the timeout of the connection counts.
         """
         return None if self.core.until is None else self.core.until - time.monotonic()
 
@@ -174,7 +174,7 @@ class BlockingCluster(BlockingRunner):
         Args:
             what: the work in words, for messages, such as "listing offsets".
             attempt: called again if it raises an error for which `responses.is_retriable` is true.
-            deadline_s: the number of seconds until the deadline; None for the deadline of the cluster.
+            deadline_s: the number of seconds until the deadline; None for `deadline_s` of the cluster object.
 
         Raises:
             UnavailableError: the deadline has passed; the message has the last failure.
@@ -185,8 +185,8 @@ class BlockingCluster(BlockingRunner):
     # --- connections ---
 
     def connection_to(self, node_id: int) -> SocketConnection:
-        """Return the connection to the broker with this id, which the last metadata must contain. All calls share this
-        connection until it breaks.
+        """Return the connection to the broker with this node id. The address is that of the last Metadata response. All
+        calls share this connection until it breaks.
 
         Raises:
             RetriableError: metadata names no broker with this id now.
@@ -203,7 +203,8 @@ class BlockingCluster(BlockingRunner):
         return _own(self.run(self.core.any_connection()))
 
     def coordinator(self, transactional_id: str) -> SocketConnection:
-        """Return a connection to the coordinator of a transactional id. Call this inside an attempt of `retrying`.
+        """Return a connection to the coordinator of a transactional id. Call this inside a function that is passed to
+        `retrying`, because it raises RetriableError.
 
         Raises:
             RetriableError: no coordinator is available yet.
@@ -213,19 +214,23 @@ class BlockingCluster(BlockingRunner):
         return _own(self.run(self.core.coordinator(transactional_id)))
 
     def lend_connection(self, address: str) -> SocketConnection:
-        """Return a connection that no other call uses until the caller returns it by `return_connection`."""
+        """Lend a connection to the broker at this address. No other call uses the connection until the caller returns
+        it by `return_connection`.
+        """
         return _own(self.run(self.core.lend_connection(address)))
 
     def return_connection(self, connection: SocketConnection) -> None:
-        """Keep a lent connection open for the next `lend_connection`. Close it instead if it broke, if a response is
-        outstanding, or if enough connections are idle.
+        """Take back a connection of `lend_connection`, and keep it open for the next call of that method. Close it
+        instead if it broke, if a response is outstanding, or if enough connections are idle.
         """
         self.core.return_connection(connection)
 
     # --- metadata ---
 
     def forget_metadata(self) -> None:
-        """Drop the cached leaders and coordinators. The next call requests them again."""
+        """Forget which brokers are the leaders of partitions and which ones are coordinators. The next call requests
+        this again.
+        """
         self.core.forget_metadata()
 
     def address_of(self, node_id: int) -> str:
@@ -250,8 +255,8 @@ class BlockingCluster(BlockingRunner):
 
 
 def _own(connection: CoreConnection) -> SocketConnection:
-    """Return the same connection with the type SocketConnection, which it has because `BlockingCluster.open_connection`
-    has opened it.
+    """Return the same connection for the type checker as a SocketConnection: it is one, because the cluster object
+    opens all its connections by `BlockingCluster.open_connection`.
     """
     assert isinstance(connection, SocketConnection)
     return connection

@@ -1,4 +1,6 @@
-"""DescribeCommits as a blocking call: the bounds of transactions in a commit-ordered partition."""
+"""The request DescribeCommits as a blocking call. It asks for the transactions of a commit-ordered partition: their
+commit sequences (numbers of the commits), and the offsets between which their records are.
+"""
 
 from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import commits as core

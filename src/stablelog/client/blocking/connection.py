@@ -1,5 +1,5 @@
 """A connection to one broker over a blocking socket, and the loop that carries out the I/O of calls. `core.connection`
-has the protocol.
+encodes the requests and decodes the responses.
 
 `request` and `request_unchanged` send a message and return the response. `send` and `receive` are for requests that the
 caller has encoded: several of them may be in flight, and the broker responds in their order.
@@ -141,7 +141,7 @@ class SocketConnection(core.BrokerConnection):
         Args:
             api_key: the API of the request.
             version: the version in which the request is encoded.
-            pieces: the body of the request, which may be in several pieces.
+            pieces: the encoded body of the request, in one or more pieces.
             flexible: whether this version is flexible; then the header of the request has tagged fields.
 
         Raises:
@@ -163,8 +163,8 @@ class SocketConnection(core.BrokerConnection):
     # --- the socket ---
 
     def _limit(self, limit_s: float | None) -> float:
-        """Set the timeout of the socket to `limit_s` seconds, but at most to the timeout of the connection. Return the
-        timeout that was set, in seconds.
+        """Set the timeout of the socket's next operation: `limit_s` seconds, but at most the timeout of the connection,
+        which also counts if `limit_s` is None. Return the timeout that was set, in seconds.
         """
         limit_s = self._timeout_s if limit_s is None else min(limit_s, self._timeout_s)
         if limit_s <= 0:
@@ -220,18 +220,21 @@ class SocketConnection(core.BrokerConnection):
 
 
 class BlockingRunner:
-    """Runs the steps of the client's calls in the calling thread. (Steps are generators of `client.core`; they yield
-    effects: I/O operations and pauses, which this object carries out.)
+    """Runs the steps of the client's calls in the calling thread. Steps are generators of `client.core`: they decide
+    what is sent, and yield effects, which are I/O operations and pauses. This object carries the effects out.
     """
 
     def run(self, steps: Steps[Result]) -> Result:
-        """Run steps to their end, and return their result. For steps that emit items, use `advance`."""
+        """Run the steps of a call (a generator that yields I/O operations) to their end, and return their result. The
+        steps of readers also yield items, such as transactions: run those by `advance`.
+        """
         ended, result = self.advance(steps)
         assert ended, "these steps give items"
         return result  # type: ignore[no-any-return]
 
     def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run steps until they emit an item, such as a transaction that was read, or end.
+        """Run the steps of a call (a generator that yields I/O operations) until they emit an item, such as a
+        transaction that was read, or end.
 
         Returns:
             (False, the item) if the steps have emitted an item: the next call continues them. (True, the result of the
@@ -259,8 +262,8 @@ class BlockingRunner:
             failure = None  # the error refers to this frame: without this they would keep each other alive
 
     def limit_s(self) -> float | None:
-        """Return how many seconds the next I/O operation may wait for a broker; None for the timeout of its
-        connection.
+        """Return how many seconds are left for the next I/O operation until the deadline of the present call; None if
+        the call has no deadline, so that only the timeout of the connection counts.
         """
         return None
 
@@ -299,9 +302,9 @@ class BlockingRunner:
             raise UnavailableError(f"the login to the broker was not complete in time: {error}") from error
 
     def open_connection(self, address: str, probe: SecurityProtocol | None = None) -> SocketConnection:
-        """Open a connection to the broker at this address, and return it. `probe` has the meaning of
-        `steps.Open.probe`: None for an ordinary connection with the security settings of the client. Only
-        `BlockingCluster` implements this.
+        """Open a connection to the broker at this address, and return it. Only `BlockingCluster` implements this.
+        `probe` is PLAINTEXT or SSL for a connection without a login, which only finds out the security protocol of a
+        listener; None for an ordinary connection.
         """
         raise AssertionError(f"a connection opens no other one: {address}")
 

@@ -1,4 +1,6 @@
-"""DescribeCut as a blocking call: the cut of commit-ordered topics at a commit sequence."""
+"""The request DescribeCut as a blocking call. It asks for a cut of commit-ordered topics: the offset in each partition
+between the commits up to a commit sequence (the number of a commit) and the later ones.
+"""
 
 from stablelog.client.blocking.cluster import blocking
 from stablelog.client.core import cuts as core

@@ -1,5 +1,5 @@
-"""One thread that aborts the transactions of all clients at their deadlines. So the futures of a transaction fail at
-its deadline, even if the program makes no call.
+"""One thread that aborts the transactions of all clients of this process at their deadlines. So the futures of a
+transaction fail at its deadline, even if the program makes no call.
 
 The thread runs no code of the program. The callbacks of futures run in threads of their own, so that a slow callback
 delays no other transaction.
@@ -22,9 +22,9 @@ Expire = Callable[[], bool]
 
 
 class TransactionDeadlines:
-    """The deadlines of the open transactions of several clients, and the thread that waits for them. The thread runs
-    while a transaction is open. After the end of the last one, it stops at the deadline for which it waits, or when a
-    client is closed.
+    """The deadlines of the open transactions of several clients, and the thread that waits for the next deadline. The
+    thread runs while a transaction is open. After the last transaction has ended, the thread stops when the deadline
+    comes for which it sleeps, or when a client is closed.
     """
 
     def __init__(self) -> None:
@@ -51,16 +51,18 @@ class TransactionDeadlines:
                 self._changed.notify()
 
     def expire_now(self, expire: Expire) -> None:
-        """Let the thread call `expire`, which aborts a transaction, at once."""
+        """Let the thread call `expire`, which aborts a transaction, at once and not only at the deadline."""
         self.add_transaction(expire, 0.0)
 
     def remove_transaction(self, expire: Expire) -> None:
-        """Remove a transaction that has ended."""
+        """Remove the deadline of a transaction that has ended. `expire` is the function with which it was added."""
         with self._changed:
             self._due.pop(expire, None)
 
     def wake_thread(self) -> None:
-        """Wake the thread. If no transaction is open, it ends instead of sleeping until an old deadline."""
+        """Wake the thread. If no transaction is open, the thread then ends, and does not sleep until the deadline of a
+        transaction that has ended.
+        """
         with self._changed:
             self._changed.notify()
 

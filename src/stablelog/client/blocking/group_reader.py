@@ -35,8 +35,8 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
         return self
 
     def __next__(self) -> ReadRecord:
-        """Return the next record. The iteration ends if there is none for `wait` seconds; the program may begin another
-        one.
+        """Return the next record. The iteration ends if no record comes for `wait` seconds (the argument of
+        `subscribe`); the program may begin another one.
 
         Raises:
             RefusedError: the broker refuses the member, or to read a partition.
@@ -44,7 +44,7 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             DataLossError: records were removed before they were read. The next call continues at the first record that
                 is left.
             DamageError: a batch is damaged; the message names it.
-            UsageError: the reader is closed, or was made in another process.
+            UsageError: the reader is closed, or was made in the process from which this one was forked.
         """
         self._check_process()
         with self._calls.lock_if_free():
@@ -63,8 +63,8 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
     def batches(
         self, max_records: int = BATCH_RECORDS, max_wait: float = COLLECT_S
     ) -> Generator[list[ReadRecord], None, None]:
-        """Return an iterator of lists of records. The iteration ends if there is no record for `wait` seconds; the
-        program may begin another one.
+        """Return an iterator of batches: lists of records. The iteration ends if no record comes for `wait` seconds
+        (the argument of `subscribe`); the program may begin another one.
 
         Args:
             max_records: maximum of records in a list.
@@ -173,7 +173,9 @@ class GroupReader(BaseGroupReader[BlockingCluster], Iterator[ReadRecord]):
             self._cluster.run(self._reading.commit())
 
     def close(self) -> None:
-        """Leave the group without a commit. The group assigns the partitions to other members at once."""
+        """Close the reader: it leaves the group, which assigns its partitions to other members at once. No offset is
+        committed.
+        """
         self._check_process()
         lock = self._calls.lock_after_call()
         self._reading.is_closing = True  # a call of another thread ends

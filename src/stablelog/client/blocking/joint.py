@@ -1,4 +1,5 @@
-"""Joint commits as blocking calls: several open transactions that are committed together. `core.joint` explains them.
+"""Joint commits as blocking calls: a joint commit commits several open transactions (its children) together.
+`core.joint` explains them.
 
 A writer with several tasks calls `begin` in each task. Each task writes its records in its own transaction, whose
 transactional id is `child_id(...)`, and leaves it open. The process that knows which tasks have succeeded calls

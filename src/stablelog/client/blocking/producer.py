@@ -1,4 +1,6 @@
-"""Producer of complete record batches over blocking sockets. `core.producer` decides what is sent."""
+"""Producer of record batches, which the caller has encoded, over blocking sockets. `core.producer` decides what is
+sent.
+"""
 
 from collections.abc import Callable
 
@@ -10,21 +12,23 @@ from stablelog.client.core.producer import TIMEOUT_MS
 class BlockingProducer:
     """A producer of encoded batches, with at most one open transaction.
 
-    Call `begin` first, and again after an abort. After an exception of `append` or `flush`, the transaction can only be
-    aborted, and a producer without transactions can only be closed.
+    Call `begin` first, and again after an abort. If `append` or `flush` raises an exception, the transaction can only
+    be aborted; a producer without transactions can then only be closed.
 
     Args:
-        cluster: the brokers.
+        cluster: the connections to the brokers.
         transactional_id: the transactional id. `begin` fences an earlier producer with the same id. None for an
             idempotent producer without transactions, which has no `end`.
         transaction_timeout_ms: after this time the coordinator aborts an open transaction.
         deadline_s: how long batches are retried while none is acknowledged.
-        on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
-            -1 if the broker has the batch already and no longer knows its offset.
+        on_acknowledged: called for each acknowledged batch with two arguments: the number that `append` returned, and
+            the batch's base offset. The offset is -1 if the broker had the batch already and does not know the offset
+            any more.
 
     Attributes:
         core: the object of `client.core` that has the state of the producer and decides what its calls send.
-        run: carries out the I/O that a call of `core` asks for.
+        run: a function that runs the steps (a generator of I/O operations) of a call of `core`, and returns their
+            result.
     """
 
     def __init__(
@@ -73,13 +77,13 @@ class BlockingProducer:
     end = blocking(core.BatchProducer.end)
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Continue the open transaction of another producer, for example of another process, in order to end it. The
-        broker must have acknowledged all its batches.
+        """Resume the open transaction of another producer, for example of another process, so that this producer can
+        end it. The broker must have acknowledged all batches of the transaction.
         """
         self.core.resume(producer_id, producer_epoch)
 
     def close(self) -> None:
-        """Return the connections to the cluster. An open transaction is not ended: a joint commit or its timeout does
-        this.
+        """Return the connections to the cluster. An open transaction stays open, and can still be committed by a joint
+        commit (a commit of several open transactions together); otherwise its timeout aborts it.
         """
         self.core.close()

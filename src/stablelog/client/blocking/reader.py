@@ -15,8 +15,8 @@ class Reader(BaseReader[BlockingCluster], Iterator[CommittedTransaction]):
     """An iterator of whole transactions. `Client.read` makes it. Only one thread at a time may use it.
 
     The iteration ends when no transaction comes within the reader's time limit. The program may then begin another
-    iteration. After an error, the next call continues at the position. `close`, or the end of a `with` block, returns
-    the connections to the client.
+    iteration. After an error, the next call continues at `position`, after the last transaction that the program has
+    got. `close`, or the end of a `with` block, returns the connections to the client.
     """
 
     def __enter__(self) -> Self:
@@ -87,12 +87,12 @@ class Reader(BaseReader[BlockingCluster], Iterator[CommittedTransaction]):
         return [self._next_transaction() for _ in range(count)]
 
     def close(self) -> None:
-        """Return the connections to the client. The position remains."""
+        """Close the reader: return its connections to the client. `position` can still be asked for."""
         self._return_cluster()
 
     def _read(self) -> bool:
-        """Read one more transaction. Return True if there is one, and False if none came within the reader's time
-        limit.
+        """Read one more transaction, and store it for the program. Return True if there is one, and False if none came
+        within the reader's time limit.
         """
         cluster, steps = self._current_steps()
         try:

@@ -1,8 +1,8 @@
 """A transaction for programs with threads. Each record has a future. Either all futures succeed or all fail.
 
-A signal handler may interrupt a call at any line. After its exception, the transaction can still be committed or
-aborted. A signal handler that calls the transaction whose call it has interrupted is refused, because it would wait for
-itself.
+A signal handler may interrupt a call at any line. If the handler raises an exception, the transaction can still be
+committed or aborted. A signal handler must not call the transaction whose call it has interrupted, because it would
+wait for itself: it gets a UsageError.
 """
 
 import threading
@@ -26,14 +26,14 @@ WHAT = "this transaction"
 
 
 class Transaction:
-    """A transaction of one writer. `Client.transaction` makes it. Several threads may write into it.
+    """A transaction of the blocking client. `Client.transaction` makes it. Several threads may write into it.
 
     As a context manager, the transaction commits at the end of the block, and aborts if the block raises.
 
     Args:
         begin: makes the object `writing`, which has the state of the transaction, and the cluster object with its
             connections. Its argument is a callback that `writing` calls with the outcome of the transaction.
-        deadlines: aborts the transaction at its deadline.
+        deadlines: the thread that aborts transactions at their deadlines; this transaction is added to it.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class Transaction:
             raise
 
     def _make_ready(self, topic: str) -> None:
-        """Prepare a write: request the metadata of the topic if necessary, and send the batches that are due. Raise if
-        the transaction is not open.
+        """Make the transaction ready for a write to a topic: request the topic's metadata if necessary, and send full
+        batches, or all batches if they take too much memory. Raise an error if the transaction is not open.
         """
         writing = self._writing
         if not writing.is_ready(topic, time.monotonic()):
@@ -223,8 +223,8 @@ class Transaction:
             self._announce()
 
     def _check_caller(self) -> None:
-        """Raise UsageError if the caller is a signal handler that would wait for the call it has interrupted, or
-        another process.
+        """Raise UsageError if the caller is a signal handler that has interrupted a call of this transaction, for which
+        it would wait forever, or if the caller runs in a process that was forked from the one of the transaction.
         """
         if self._process is not this_process():
             check_process(self._process, WHAT)
@@ -278,7 +278,7 @@ class Transaction:
 
 
 def _is_held_here(lock: Any) -> bool:
-    """Return whether this thread holds an RLock. The function asks the lock itself, as threading.Condition does: a
-    separate flag could be wrong after an exception of a signal handler.
+    """Return whether this thread holds the lock, an RLock. A flag beside the lock could be wrong after an exception of
+    a signal handler, so the function asks the lock itself, as threading.Condition does.
     """
     return bool(lock._is_owned())  # noqa: SLF001 - there is no public way
