@@ -1,4 +1,5 @@
 """Authentication and authorization rules: principals, credentials, logins, access control lists and quotas.
 
-The package decides only. `broker.security` carries the decisions out: it keeps the files, and knows the connections.
+The package has rules without I/O. The package `broker.security` applies them to connections, and keeps the files of
+users, ACLs and quotas.
 """

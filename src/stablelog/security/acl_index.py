@@ -1,10 +1,11 @@
-"""Index of the rules (ACL bindings): finds the rules that apply to a resource, a principal and a host.
+"""Index of access rules (ACL bindings): finds the rules that apply to a resource, a principal and a host.
 
-For each pattern, and each principal and host in its rules, the index holds two numbers: one with a bit for each
-operation that the rules allow, and one with a bit for each that they deny. There is no other list of the rules.
+A pattern is the part of a rule that says to which resources the rule applies: a type, and a name or the beginning of
+names. For each pattern, and each principal and host in its rules, the index has one number: a bit for each operation
+that the rules allow, and a bit for each that they deny. The rules are stored in no other form.
 
-The cost of a lookup does not depend on the number of rules. It depends on how many different lengths the names of the
-prefixed patterns have.
+The cost of a lookup does not depend on the number of rules. It depends on how many different lengths the beginnings of
+names have in the patterns of the type PREFIXED.
 """
 
 from collections import Counter, defaultdict
@@ -32,7 +33,9 @@ PRESENT: Final = 1
 
 
 class Masks(NamedTuple):
-    """The operations that rules allow and those that they deny, each as an integer with one bit for each operation."""
+    """The operations that rules allow and those that they deny: two integers, in which bit n stands for the operation
+    with Kafka's number n.
+    """
 
     allowed: int
     denied: int
@@ -43,7 +46,10 @@ Holder = tuple[str, str]
 
 
 class Names:
-    """The patterns of one type of resource, by name: literal ones and prefixed ones."""
+    """The patterns for one type of resource, by name. A literal pattern has the name of a resource; a prefixed pattern
+    has the beginning of the names of resources. Each is stored with its rules: the bits of the operations that they
+    allow and deny.
+    """
 
     __slots__ = ("lengths", "literal", "prefixed")
 
@@ -54,8 +60,8 @@ class Names:
         self.lengths: Counter[int] = Counter()
 
     def put(self, pattern: Pattern, rules: Rules) -> None:
-        """Set the rules of a pattern: the bits of the operations that they allow and deny. They replace the former
-        rules. Rules without any bit remove the pattern.
+        """Replace the rules of a pattern. `rules` has a bit for each operation that they allow and for each that they
+        deny; without any bit, the pattern is removed.
         """
         is_prefixed = pattern.pattern_type is PatternType.PREFIXED
         names = self.prefixed if is_prefixed else self.literal
@@ -69,14 +75,14 @@ class Names:
             names.pop(pattern.name, None)
 
     def prefixes(self, name: str) -> list[str]:
-        """Return the beginnings of a name that could be prefixed patterns: those whose length is that of at least one
-        such pattern.
+        """Return the prefixes of a name for which `rules_of` has to look up a prefixed pattern: those with the length
+        of at least one such pattern.
         """
         return [name[:length] for length in self.lengths if length <= len(name)]
 
     def rules_of(self, name: str, prefixes: list[str]) -> Rules:
-        """Return the rules of all patterns that apply to a resource, joined: the bits of all operations that one of
-        these rules allows or denies.
+        """Return the rules of all patterns that apply to a resource, joined in one number: a bit for each operation
+        that one of them allows, and for each that one of them denies.
 
         Args:
             name: the name of the resource.
@@ -91,7 +97,9 @@ class Names:
 
 
 class AclIndex:
-    """The ACL rules of a broker, indexed so that the rules for a resource are found fast."""
+    """The access rules (ACL bindings) of a broker, indexed by resource, principal and host, so that a lookup need not
+    read all rules.
+    """
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
         self._patterns: dict[Pattern, dict[Holder, Rules]] = {}
@@ -119,11 +127,15 @@ class AclIndex:
             yield from self.rules_of_pattern(pattern)
 
     def patterns(self) -> list[Pattern]:
-        """Return every resource pattern that has rules."""
+        """Return the pattern (type, and name or beginning of names) of every resource or group of resources for which
+        there are rules.
+        """
         return list(self._patterns)
 
     def rules_of_pattern(self, pattern: Pattern) -> Iterator[AclBinding]:
-        """Yield the rules that have this resource pattern."""
+        """Yield the rules of one pattern. The pattern must be equal to that of the rule; it is not enough that it
+        selects some of the same resources.
+        """
         for (principal, host), rules in self._patterns.get(pattern, {}).items():
             for permission, mask in ((Permission.ALLOW, rules), (Permission.DENY, rules >> DENIED_SHIFT)):
                 for operation in Operation:
@@ -158,7 +170,9 @@ class AclIndex:
         self._count -= 1
 
     def _change(self, binding: AclBinding) -> None:
-        """Add a rule to all indexes except `_held` if it is new, or remove it if it exists."""
+        """Add a rule if it is new, or remove it if it exists, in all indexes except `_held`, which the callers `add`
+        and `remove` change.
+        """
         pattern, holder = binding.pattern, (binding.principal, binding.host)
         holders = self._patterns.setdefault(pattern, {})
         rules = holders.get(holder, NOTHING) ^ _bit(binding)
@@ -202,9 +216,11 @@ class AclIndex:
     def allows_some(
         self, principal: str, host: str, resource_type: ResourceType, operation: Operation
     ) -> bool:
-        """Return whether a rule allows an operation on some resource of a type, and no rule denies it there.
+        """Return whether a client may carry out an operation on at least one resource of a type, which need not exist:
+        a rule allows it there and no rule denies it.
 
-        As in Kafka's `authorizeByResourceType`, no operation implies another one here.
+        As in Kafka's `authorizeByResourceType`, no operation implies another one here: a rule that allows READ does not
+        allow DESCRIBE.
         """
         allowed = self._held_by(principal, host, resource_type, operation, Permission.ALLOW)
         denied = self._held_by(principal, host, resource_type, operation, Permission.DENY)
@@ -232,8 +248,8 @@ class AclIndex:
 
 
 def _bit(binding: AclBinding) -> Rules:
-    """Return one rule as `Rules`: the number with the bit of the rule's operation, which is either among the allowed
-    or among the denied operations.
+    """Return a number with one bit, which stands for this rule: for its operation, among the allowed operations or
+    among the denied ones.
     """
     return 1 << binding.operation + (0 if binding.permission is Permission.ALLOW else DENIED_SHIFT)
 
@@ -246,7 +262,9 @@ def _holders(principal: str, host: str) -> tuple[Holder, ...]:
 
 
 def _is_denied(allowed: Pattern, denied: list[set[Pattern]]) -> bool:
-    """Return whether every resource of the pattern `allowed` is denied by a pattern in `denied`."""
+    """Return whether the rules that deny an operation cover a rule that allows it: some pattern in `denied` selects
+    every resource that the pattern `allowed` selects.
+    """
     if not denied:
         return False
     ends = range(1, len(allowed.name) + 1)

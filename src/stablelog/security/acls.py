@@ -1,4 +1,6 @@
-"""Checks of ACLs: which rules and filters are valid, and which operations each type of resource has."""
+"""Checks of ACLs: which access rules and which filters of rules are valid, and which operations each type of resource
+has.
+"""
 
 import ipaddress
 from collections.abc import Iterable
@@ -57,7 +59,8 @@ def bits(operations: Iterable[Operation]) -> int:
 
 
 def check_binding(binding: AclBinding) -> None:
-    """Check a rule: refuse one that Kafka would not create, or that could never apply.
+    """Check an access rule (ACL binding): refuse one that Kafka would not create, or that could never apply to a
+    client.
 
     Raises:
         ValueError: the rule is not valid; the message says why.
@@ -102,7 +105,7 @@ def _is_address(host: str) -> bool:
 
 
 def check_filter(asked: AclFilter) -> None:
-    """Check a filter of rules.
+    """Check a filter, which selects access rules to list or to delete.
 
     Raises:
         ValueError: a field of the filter has the value UNKNOWN.

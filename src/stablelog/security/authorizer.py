@@ -1,11 +1,12 @@
-"""Authorizer: decides which operations a principal may carry out, as Kafka's StandardAuthorizer decides.
+"""Authorizer: decides by access rules (ACLs) which operations a principal may carry out, as Kafka's StandardAuthorizer
+does.
 
 - A super user may do everything, even if a rule denies it.
 - A rule that denies wins over every rule that allows.
-- An operation that no rule allows is denied. `allow.everyone.if.no.acl.found` allows it if no rule applies to the
-  resource at all, not even a rule of another principal.
+- An operation that no rule allows is denied. There is one exception: with the setting `allow.everyone.if.no.acl.found`,
+  every operation is allowed on a resource for which there is no rule at all, not even one for another principal.
 - A rule that allows READ, WRITE, DELETE or ALTER also allows DESCRIBE, and one that allows ALTER_CONFIGS also allows
-  DESCRIBE_CONFIGS. A rule that denies one of these operations does not deny any other.
+  DESCRIBE_CONFIGS. Denials imply nothing: a rule that denies one of these operations denies no other one.
 """
 
 from collections.abc import Iterable
@@ -27,11 +28,11 @@ _ANY_NAME: Final = "hardcode"
 
 
 def with_implied(allowed: int) -> int:
-    """Return the operations that a client may carry out, with those that are implied: whoever may READ, for example,
-    may also DESCRIBE.
+    """Return the operations that a client may carry out, as bits: the allowed ones, and those that these imply. Whoever
+    may READ, for example, may also DESCRIBE.
 
     Args:
-        allowed: the operations that the rules allow, as bits.
+        allowed: the operations that the rules allow: bit n stands for the operation with Kafka's number n.
     """
     if allowed & _ALL:
         return EVERYTHING
@@ -43,15 +44,16 @@ def with_implied(allowed: int) -> int:
 
 
 class Authorizer:
-    """Decides by ACL rules which operations a principal may carry out.
+    """Decides by access rules (ACLs) which operations a principal may carry out. It keeps its decisions in a cache.
 
     Args:
         bindings: the rules.
         super_users: principals that may do everything, such as `User:admin`.
-        allow_without_rules: whether everyone may use a resource to which no rule applies.
+        allow_without_rules: whether everyone may carry out all operations on a resource for which there is no rule.
 
     Attributes:
-        version: a number that changes with the rules.
+        version: a number that changes whenever the rules change, so that others can drop what they derived from older
+            rules.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class Authorizer:
         return len(self._cache)
 
     def allowed(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
-        """Return the operations that a principal on a host may carry out on a resource, as bits."""
+        """Return the operations that a principal may carry out on a resource when its client connects from this host,
+        as bits: bit n stands for the operation with Kafka's number n.
+        """
         key = (principal, host, resource_type, name)
         found = self._cache.get(key)
         if found is None:
@@ -128,7 +132,8 @@ class Authorizer:
         self.version += 1
 
     def rights_of(self, principal: str, host: str) -> tuple[str, str]:
-        """Return a key for the rights of a client: two clients with equal keys have the same rights.
+        """Return a key for the rights of a client, under which decisions can be cached: two clients with equal keys
+        have the same rights.
 
         The key is the pair (principal, host). The host is `*` if no rule names the client's host, so that all clients
         of a principal on such hosts share a key.

@@ -1,4 +1,5 @@
-"""Users' SCRAM credentials: what the broker stores in place of passwords, and the rules for changes of them (KIP-554).
+"""Users' SCRAM credentials: what the broker stores in place of passwords, and which changes of these credentials are
+valid (KIP-554).
 
 Invariant: a client without a password cannot find out which users exist. `CredentialTable.find` returns a credential
 for every name. The credential of an unknown user has a salt and a number of iterations like those of known users, and
@@ -54,11 +55,12 @@ class ScramCredential(NamedTuple):
 
 
 class FoundCredential(NamedTuple):
-    """The credential that a login is checked against.
+    """The credential with which the password of a login is compared. Even an unknown user has one, so that a client
+    cannot find out which users exist.
 
     Attributes:
         mechanism: the mechanism of the credential.
-        credential: the user's credential, or an invented one if the user has none.
+        credential: the user's credential, or an invented one, which fits no password, if the user has none.
         is_known: whether the credential is the user's. If False, the login fails, whatever password the client has.
     """
 
@@ -71,17 +73,19 @@ UserCredentials = Mapping[str, Mapping[Mechanism, ScramCredential]]
 
 
 def derive(mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> ScramCredential:
-    """Compute the credential of a password. Takes milliseconds of processor time."""
+    """Derive the credential that the broker stores in place of a password. This takes milliseconds of processor
+    time.
+    """
     return ScramCredential(
         salt, iterations, keys_of(mechanism, salted_password(mechanism, password, salt, iterations))
     )
 
 
 def is_password(found: FoundCredential, password: str) -> bool:
-    """Return whether a password is that of a credential.
+    """Return whether a password is the one from which a credential was derived.
 
-    The function takes milliseconds of processor time, and the same time for unknown users. The comparison takes
-    constant time.
+    The function takes milliseconds of processor time, for unknown users as long as for known ones, so that the time
+    does not show which users exist. The comparison takes constant time.
     """
     mechanism, credential, is_known = found
     keys = keys_of(mechanism, salted_password(mechanism, password, credential.salt, credential.iterations))
@@ -89,14 +93,18 @@ def is_password(found: FoundCredential, password: str) -> bool:
 
 
 class CredentialDeletion(NamedTuple):
-    """A change that removes a credential. `mechanism` is the number in the request."""
+    """A change that removes a user's credential. `mechanism` is the number of the SCRAM mechanism in the request, which
+    may be unknown.
+    """
 
     user: str
     mechanism: int
 
 
 class CredentialUpsertion(NamedTuple):
-    """A change that adds or replaces a credential. `mechanism` is the number in the request."""
+    """A change that adds or replaces a user's credential. `mechanism` is the number of the SCRAM mechanism in the
+    request, which may be unknown.
+    """
 
     user: str
     mechanism: int
@@ -117,7 +125,7 @@ class AlterationOutcome(NamedTuple):
 
 
 class CredentialTable:
-    """The SCRAM credentials of all users. Immutable: `with_changes` returns another table.
+    """The SCRAM credentials of all users. Immutable: `with_changes` returns a changed copy.
 
     Args:
         secret: random bytes from which the credentials of unknown users are derived. They are stored with the users, so
@@ -146,15 +154,17 @@ class CredentialTable:
         return f"Credentials([hidden], {len(self.users)} users)"
 
     def find(self, mechanism: Mechanism, user: str) -> FoundCredential:
-        """Return the user's credential for a mechanism; an invented one if the user has none."""
+        """Return the user's credential for a mechanism. If the user has none, return an invented one, so that the login
+        does not show that.
+        """
         known = self.users.get(user, {}).get(mechanism)
         # The made-up credential is computed in either case, so that both take the same time.
         made_up = self._made_up(mechanism, user)
         return FoundCredential(mechanism, made_up if known is None else known, known is not None)
 
     def find_any(self, user: str) -> FoundCredential:
-        """Return the user's credential for any mechanism; an invented one if the user has none. Logins with PLAIN use
-        it.
+        """Return a credential of the user, of whichever mechanism there is. Logins with PLAIN, which send the password
+        itself, use it. If the user has none, return an invented one, so that the login does not show that.
         """
         found = [self.find(mechanism, user) for mechanism in (Mechanism.SHA_512, Mechanism.SHA_256)]
         return next((one for one in found if one.is_known), found[0])

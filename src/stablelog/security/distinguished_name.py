@@ -36,7 +36,9 @@ LONG_LENGTH: Final = 0x80
 
 
 class _Value(NamedTuple):
-    """One value in DER encoding: its tag, its content, and all its bytes."""
+    """One value in DER, the encoding of certificates: its tag (the number of its type), its content, and all its bytes,
+    including tag and length.
+    """
 
     tag: int
     content: bytes
@@ -44,7 +46,9 @@ class _Value(NamedTuple):
 
 
 def _values(data: bytes) -> Iterator[_Value]:
-    """Yield the DER values that follow each other in `data`."""
+    """Yield the values that follow each other in `data`, the bytes of a certificate or a part of one. DER is their
+    encoding.
+    """
     at = 0
     while at < len(data):
         start, tag, length = at, data[at], data[at + 1]

@@ -1,7 +1,8 @@
 """The exchanges of messages by which a client proves who it is: one class for each SASL mechanism.
 
-An exchange belongs to one login (`security.login`). If it needs slow work (a password hash, or the keys of tokens), it
-returns a question, and its caller brings the answer. Random bytes are arguments.
+An exchange belongs to one login (`security.login`). If it needs slow work (to hash a password, or to load the keys of
+tokens), it returns a question. Its caller does the work, and passes the answer to `process_answer`. Random bytes are
+arguments, so that this module needs no I/O.
 """
 
 import hmac
@@ -26,8 +27,8 @@ class Identity(NamedTuple):
 
 
 class PasswordQuestion(NamedTuple):
-    """A request to check a user's password (PLAIN). The caller's answer is an `Identity`; None if the password is
-    wrong.
+    """A question of an exchange to its caller: is this the user's password (PLAIN)? The answer is the user's
+    `Identity`; None if the password is wrong.
     """
 
     user: str
@@ -38,8 +39,8 @@ class PasswordQuestion(NamedTuple):
 
 
 class TokenQuestion(NamedTuple):
-    """A request to check a bearer token (OAUTHBEARER). The caller's answer is the `Identity` in the token; None if the
-    token is not valid.
+    """A question of an exchange to its caller: is this bearer token valid (OAUTHBEARER)? The answer is the `Identity`
+    in the token; None if the token is not valid.
     """
 
     token: str
@@ -52,7 +53,9 @@ Question = PasswordQuestion | TokenQuestion
 
 
 class ExchangeEnd(NamedTuple):
-    """The end of an exchange in which the client has proven an identity. `token` is the last message for the client."""
+    """The end of an exchange of SASL messages in which the client has proven an identity. `token` is the last message
+    of the mechanism for the client.
+    """
 
     token: bytes
     identity: Identity
@@ -69,10 +72,11 @@ class ExchangeError(Exception):
 
 
 class MechanismExchange(Protocol):
-    """The messages of one SASL mechanism during one login."""
+    """The exchange of the messages of one SASL mechanism during one login, on the side of the broker."""
 
     def respond(self, token: bytes, nonce: str) -> bytes | ExchangeEnd | Question:
-        """Process a message of the client: return the response, the end of the login, or a question for the caller.
+        """Process a message of the client. Return the bytes to respond with, the end of the exchange, or a question,
+        whose answer the caller passes to `process_answer`. `nonce` is a new random text.
 
         Raises:
             SaslMessageError: the bytes are not a message of the mechanism.
@@ -80,7 +84,8 @@ class MechanismExchange(Protocol):
         """
 
     def process_answer(self, identity: Identity | None) -> bytes | ExchangeEnd:
-        """Process the caller's answer to the question that `respond` returned.
+        """Process the answer to the question that `respond` has returned: the client's identity, or None if the client
+        has not proven it. Return the bytes to respond with, or the end of the exchange.
 
         Raises:
             ExchangeError: the login has failed.
@@ -99,7 +104,7 @@ class PlainExchange:
         self._message: plain.PlainMessage | None = None
 
     def respond(self, token: bytes, nonce: str) -> Question:
-        """Return the question whether the password of the message is right."""
+        """Return the question whether the message of the client has the right password. `nonce` is not used."""
         del nonce
         self._message = plain.decode_plain(token)
         return PasswordQuestion(self._message.user, self._message.password)
@@ -123,7 +128,7 @@ class ScramExchange:
 
     Args:
         mechanism: the mechanism.
-        find: returns the credential of a user for a mechanism.
+        find: a function that returns the stored credential for a mechanism and a user name.
     """
 
     def __init__(self, mechanism: Mechanism, find: Callable[[Mechanism, str], FoundCredential]) -> None:
@@ -190,7 +195,9 @@ class OauthBearerExchange:
         self._error = b""
 
     def respond(self, token: bytes, nonce: str) -> Question:
-        """Return the question whether the token of the message is valid. After an error, raise ExchangeError."""
+        """Return the question whether the bearer token in the client's message is valid. If the client has got an error
+        for its token before, raise ExchangeError instead: the login has failed.
+        """
         del nonce
         if self._error:
             # The client has got the error, and answers with %x01. Any other message is no second attempt, either.
@@ -199,7 +206,9 @@ class OauthBearerExchange:
         return TokenQuestion(self._message.token)
 
     def process_answer(self, identity: Identity | None) -> bytes | ExchangeEnd:
-        """Return the end of the exchange; the error for the client if the token is not valid. Raises ExchangeError."""
+        """Return the end of the exchange if the token is valid. If it is not, return the error message for the client,
+        which the client acknowledges before the login fails. Raises ExchangeError.
+        """
         assert self._message is not None
         if identity is None:
             self._error = oauthbearer.encode_error("invalid_token")

@@ -1,13 +1,15 @@
-"""The login of one connection: handshake, rounds of authentication, and re-authentication (KIP-43, KIP-152, KIP-368).
+"""The login of one connection, on the side of the broker: handshake, rounds of authentication, and re-authentication
+(KIP-43, KIP-152, KIP-368).
 
     INITIAL ──ApiVersions──► HANDSHAKE ──SaslHandshake──► AUTHENTICATE ──last round──► OPEN ──SaslHandshake──► AUTHENTICATE
        └───────────────────SaslHandshake────────────────────▲   │                                        (re-authentication)
                                                             └───┘ further rounds
     Any error leads to FAILED, which is final: the connection is closed after the response.
 
-The rules are those of Kafka's SaslServerAuthenticator. Invariant: only a finished exchange leads to OPEN. A round that
-needs slow work (a password hash, or the keys of tokens) returns a `Question`; the caller does the work and calls `process_answer`
-with the answer. Random bytes and the time are arguments.
+The rules are those of Kafka's SaslServerAuthenticator. Invariant: only a finished exchange of SASL messages leads to
+OPEN. A round that needs slow work (to hash a password, or to load the keys of tokens) returns a `Question`; the caller
+does the work and calls `process_answer` with the answer. Random bytes and the time are arguments, so that this module
+needs no I/O.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +46,7 @@ class LoginError(RefusedError):
 
     Args:
         code: the error code of the response.
-        message: the message of the response: it does not say whether the user exists.
+        message: the text for the client in the response. It does not say whether the user exists.
         why: the cause, for the broker's log; without passwords, tokens and keys.
         user: the name that the client gave; empty if it gave none.
     """
@@ -69,7 +71,7 @@ class LoginAnswer(NamedTuple):
     """The broker's answer to one message of a login.
 
     Attributes:
-        token: the message of the mechanism for the client.
+        token: the message of the SASL mechanism for the client.
         lifetime_ms: how long the session lasts if the login is complete; 0 for no limit.
     """
 
@@ -101,10 +103,11 @@ class Login:
         state: the state of the login.
         mechanism: the mechanism of the last handshake; empty before it.
         principal: the principal of the last login that succeeded; None before it.
-        has_headers: whether the client's next messages are SaslAuthenticate requests. False after a SaslHandshake of
-            version 0: bare messages of the mechanism follow it.
+        has_headers: whether the client sends the messages of the mechanism in SaslAuthenticate requests. False after a
+            SaslHandshake of version 0: then it sends them bare, without a request header.
         is_again: whether the login in progress is a re-authentication.
-        is_refused: whether the client has got an error of the mechanism, after which the login can only fail.
+        is_refused: whether the client has got an error message of the SASL mechanism. The client's next message then
+            ends the login, which has failed.
     """
 
     @property
@@ -148,8 +151,8 @@ class Login:
         return self._expires_ms is not None and now_ms >= self._expires_ms
 
     def accept_versions_request(self) -> bool:
-        """Return whether an ApiVersions request may be answered now. Before the login it may come once, before the
-        handshake.
+        """Return whether the broker may serve an ApiVersions request now: once before the handshake, which the call
+        records, and always after the login.
         """
         if self.state is LoginState.INITIAL:
             self.state = LoginState.HANDSHAKE
@@ -161,7 +164,8 @@ class Login:
 
         Raises:
             LoginError: the listener does not have the mechanism. The login has failed.
-            RefusedError: a handshake is not allowed now. The state has not changed.
+            RefusedError: a SaslHandshake request is not allowed in the present state of the login, which does not
+                change.
         """
         if self.state in (LoginState.AUTHENTICATE, LoginState.FAILED):
             raise self._illegal("SaslHandshake")
@@ -209,7 +213,8 @@ class Login:
 
         Raises:
             LoginError: the login has failed.
-            RefusedError: no message is allowed now. The state has not changed.
+            RefusedError: a message of the mechanism is not allowed in the present state of the login, which does not
+                change.
         """
         if self.is_open:
             raise RefusedError(
@@ -240,7 +245,8 @@ class Login:
         return self._progress(result, now_ms)
 
     def process_answer(self, identity: Identity | None, now_ms: int) -> LoginAnswer:
-        """Process the caller's answer to a question: the client's identity, or None if the client has not proven it.
+        """Process the answer to the question that `authenticate` has returned: the client's identity, or None if the
+        client has not proven it.
 
         Raises:
             LoginError: the login has failed.

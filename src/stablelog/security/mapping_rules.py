@@ -13,8 +13,8 @@ _GROUP: Final = re.compile(r"\\(.)|\$(\d)")
 
 
 class Rule(NamedTuple):
-    """One rule of the setting. If the pattern is None, this is the rule `DEFAULT`, which uses the distinguished name as
-    it is.
+    """One rule of the setting `ssl.principal.mapping.rules`. If the pattern is None, this is the rule `DEFAULT`, which
+    uses the distinguished name of a certificate as the principal's name.
     """
 
     pattern: re.Pattern[str] | None = None
@@ -79,7 +79,9 @@ def principal_name(rules: Sequence[Rule], distinguished_name: str) -> str:
 
 
 def _filled(replacement: str, found: re.Match[str]) -> str:
-    """Return the replacement with `$1`, `$2` and so on replaced by the groups of the match."""
+    """Return the text of a rule's replacement, with `$1`, `$2` and so on replaced by the groups that the rule's pattern
+    has found.
+    """
 
     def fill(part: re.Match[str]) -> str:
         escaped, number = part.groups()

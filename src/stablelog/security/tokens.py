@@ -39,13 +39,14 @@ class UnknownKeyError(TokenError):
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """The requirements of one listener for bearer tokens.
+    """What one listener requires of bearer tokens. Claims are the named values in a token.
 
     Attributes:
         audiences: the token's audience must contain one of these; any audience if empty.
         issuer: the token's issuer; any if empty.
-        user_claim: the claim with the user name.
-        scope_claim: the claim with the scopes, which must be texts if the claim exists.
+        user_claim: the name of the claim that has the user name.
+        scope_claim: the name of the claim that has the scopes. A token may lack this claim; otherwise its scopes must
+            be texts.
         clock_skew_ms: the allowed difference between the clocks of the broker and of the authorization server.
     """
 
@@ -139,7 +140,7 @@ class KeySet:
 
 
 def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
-    """Import one key of a key set.
+    """Import one key of a key set (JSON Web Key Set). `listed` is the entry for the key, as parsed JSON.
 
     Returns:
         The key id (None if the key has none), the key, and the only algorithm for which the key may be used (None if it
@@ -162,7 +163,9 @@ def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
 
 
 def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Identity:
-    """Check the claims of a token whose signature is right, and return the identity that they name."""
+    """Check the claims (the named values) of a token whose signature is right, and return the identity in them: the
+    user, and the time at which the token expires.
+    """
     expires_ms = _milliseconds(claims, "exp")
     issued_ms = _milliseconds(claims, "iat")
     not_before_ms = _milliseconds(claims, "nbf") if "nbf" in claims else None

@@ -1,4 +1,5 @@
-"""Client quotas as Apache Kafka has them: the quotas of each client, the measured rates of clients, and throttle times.
+"""Client quotas as Apache Kafka has them: which limit a client has, the measured rates of clients, and how long clients
+above their limit are throttled.
 
 The package contains rules only: each function gets the current time as `now_ms`.
 """

@@ -1,5 +1,5 @@
-"""Quota entities: to whom a quota applies, which keys and values its quotas may have, and which entities a filter
-selects.
+"""Quota entities. An entity says to whom a quota applies: a user, a client id, both, or an IP address. This module
+checks entities and the keys and values of their quotas, and decides which entities a filter selects.
 
 Names, combinations, checks and messages follow Kafka's `ClientQuotaControlManager` and `ClientQuotasImage`.
 """
@@ -32,8 +32,8 @@ CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
 
 
 class NamePlaceholder(Enum):
-    """A value that a quota entity can have in place of a name: DEFAULT stands for all names without quotas of their
-    own, and ABSENT means that the entity is not restricted to a name.
+    """A value that an entity (to whom a quota applies) can have in place of a user name, client id or IP address.
+    DEFAULT stands for all names that have no quota of their own. ABSENT means that the entity holds for any name.
     """
 
     DEFAULT = "default"  # all names that have no quota of their own
@@ -52,9 +52,10 @@ class Entity(NamedTuple):
 
     @property
     def pairs(self) -> tuple[tuple[str, str | None], ...]:
-        """The parts of the entity as messages and files contain them: a pair (type, name) for each part.
+        """The entity (to whom a quota applies) as messages and files contain it: a pair (type, name) for each of user,
+        client id and IP address that it names.
 
-        The name is None for the default, which applies to all names without a quota of their own.
+        The name is None for the default, which stands for all names that have no quota of their own.
         """
         named = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return tuple(
@@ -75,7 +76,8 @@ def _refusal(why: str) -> RefusedError:
 
 
 def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
-    """Return the entity that (type, name) pairs of a message stand for. The name None stands for the default.
+    """Return the entity (to whom a quota applies) that is given by pairs (type, name) in a message. The name None
+    stands for all names that have no quota of their own.
 
     Raises:
         RefusedError: the types or names are not valid.
@@ -116,7 +118,8 @@ def address_of(ip: str) -> str | None:
 
 
 def check_value(entity: Entity, key: str, value: float) -> QuotaKey:
-    """Check the value of a quota, and return the key of the quota.
+    """Check that an entity (user, client id or IP address) can have the quota with this key and value, and return the
+    key as a `QuotaKey`.
 
     Raises:
         RefusedError: the entity cannot have such a quota, or the value is not valid.
@@ -140,14 +143,16 @@ def check_value(entity: Entity, key: str, value: float) -> QuotaKey:
 
 
 class Alteration(NamedTuple):
-    """A change of the quotas of one entity: the new value of each key; None removes it."""
+    """A change of the quotas of one entity (user, client id or IP address): for the key of each changed quota its new
+    value, or None to remove the quota.
+    """
 
     entity: Entity
     values: Mapping[str, float | None]
 
 
 def altered_values(present: Values, change: Alteration) -> dict[QuotaKey, float]:
-    """Return the quotas of an entity after a change.
+    """Return the quotas of an entity after a change: `present` has the quotas before it, by key.
 
     The removal of a quota that does not exist changes nothing, as in Kafka.
 
@@ -164,8 +169,9 @@ def altered_values(present: Values, change: Alteration) -> dict[QuotaKey, float]
 
 
 class FilterComponent(NamedTuple):
-    """One component of a filter of entities: the entity type, how names are compared, and the name if they are compared
-    with one.
+    """One component of a filter that selects entities by their quotas' users, client ids or IP addresses: the type
+    (`user`, `client-id` or `ip`), how names of this type are compared (Kafka's number), and the name if they are
+    compared with one.
     """
 
     kind: str
@@ -174,7 +180,7 @@ class FilterComponent(NamedTuple):
 
 
 def check_filter(components: Sequence[FilterComponent]) -> None:
-    """Check a filter of entities.
+    """Check a filter, which selects the entities (users, client ids, IP addresses) whose quotas are listed.
 
     Raises:
         RefusedError: a component is not valid, or contradicts another one.
@@ -195,8 +201,8 @@ def check_filter(components: Sequence[FilterComponent]) -> None:
 
 
 def selects(components: Sequence[FilterComponent], entity: Entity, *, strict: bool) -> bool:
-    """Return whether a filter selects an entity. A strict filter selects no entity with a type that the filter does not
-    name.
+    """Return whether a filter selects an entity (to whom a quota applies). The entity must match each component of the
+    filter. With `strict`, it must also have no type, such as `client-id`, for which the filter has no component.
     """
     pairs = dict(entity.pairs)
     for kind, match_type, match in components:

@@ -1,7 +1,8 @@
 """The measured rates of clients, and the time that brings a rate back to its quota.
 
-A rate is that of Kafka's `Rate` over a `SampledStat`: the sum of the samples of the last windows, divided by the time
-since the first of them, but at least by the time of all full windows. A token bucket is Kafka's `TokenBucket` (KIP-599).
+A rate is computed as Kafka's `Rate` over a `SampledStat`: the sum of the values in the last time windows, divided by
+the time since the first of these windows began, but at least by the length of all windows but the present one. A token
+bucket is Kafka's `TokenBucket` (KIP-599).
 """
 
 import math
@@ -23,7 +24,7 @@ class Windows(NamedTuple):
 
     @property
     def span_ms(self) -> int:
-        """The length of all windows together. Older values do not count."""
+        """The length of all windows together, in ms. A rate does not count values that are older than this."""
         return self.number * self.size_ms
 
 
@@ -36,11 +37,11 @@ class _Sample:
 
 
 class Sensor(Protocol):
-    """The measured activity of one client."""
+    """What measures the activity of one client: a rate or a token bucket."""
 
     def is_idle(self, now_ms: int) -> bool:
-        """Return whether the last windows contain no activity, so that the sensor has the same state as a new one and
-        can be dropped.
+        """Return whether the client was inactive for so long that the sensor is in the same state as a new one, and can
+        be dropped.
         """
 
 
@@ -77,7 +78,7 @@ class Rate:
         return not self._samples or now_ms - self._samples[-1].last_ms >= self._windows.span_ms
 
     def measured_ms(self, now_ms: int) -> int:
-        """Return the number of milliseconds over which the rate is measured now."""
+        """Return the number of milliseconds by which the sum of the values is divided to get the rate."""
         self._forget(now_ms)
         elapsed_ms = now_ms - self._samples[0].begin_ms if self._samples else 0
         missing = self._windows.number - 1 - elapsed_ms // self._windows.size_ms
@@ -103,7 +104,10 @@ class Rate:
 
 
 class TokenBucket:
-    """A token bucket: it fills at the rate of a quota up to a burst, and its level may be below zero."""
+    """A token bucket, which measures a client that may exceed its quota for a short time. Tokens flow into the bucket
+    at the rate of the quota, up to a greatest level (the burst). Each operation takes some out, also below zero; the
+    client is throttled until the level is zero again.
+    """
 
     __slots__ = ("_full_ms", "_tokens", "_updated_ms", "_windows")
 
@@ -121,7 +125,9 @@ class TokenBucket:
         return burst
 
     def draw(self, count: float, quota: float, now_ms: int) -> None:
-        """Take tokens out of the bucket. The level may fall below zero."""
+        """Take `count` tokens out of the bucket. The level may fall below zero. `quota` is the number of tokens that
+        flow in each second.
+        """
         burst = self._fill(quota, now_ms)
         self._tokens = min(burst, self._tokens - count)
         self._full_ms = now_ms + math.ceil((burst - self._tokens) / quota * MS_PER_S)
@@ -132,7 +138,7 @@ class TokenBucket:
         return 0 if self._tokens >= 0 else max(_whole_ms(-self._tokens / quota * MS_PER_S), 1)
 
     def is_idle(self, now_ms: int) -> bool:
-        """Return whether the bucket is full."""
+        """Return whether the bucket is full, as a new one is, so that it can be dropped."""
         return now_ms >= self._full_ms
 
 
@@ -144,7 +150,7 @@ Kind = TypeVar("Kind", bound=Sensor)
 
 
 class Sensors(Generic[Kind]):
-    """The sensors of recently active clients, at most `count_max`.
+    """The sensors (rates or token buckets) of recently active clients, at most `count_max`.
 
     An idle sensor is removed. If more clients are active, the sensor that was not used for the longest time is removed.
     A client that changes its client id with each request therefore gets a new sensor each time, but cannot use up the
@@ -160,7 +166,9 @@ class Sensors(Generic[Kind]):
         return len(self._sensors)
 
     def get(self, key: Hashable, now_ms: int) -> Kind:
-        """Return the sensor of a client; a new one if the client has none."""
+        """Return the sensor (rate or token bucket) of a client; a new one if the client has none. `key` identifies the
+        client.
+        """
         sensor = self._sensors.get(key)
         if sensor is None:
             self.expire(now_ms)
@@ -172,7 +180,7 @@ class Sensors(Generic[Kind]):
         return sensor
 
     def expire(self, now_ms: int) -> None:
-        """Remove the idle sensors."""
+        """Remove the sensors of clients that were inactive for so long that a new sensor would have the same state."""
         while self._sensors:
             key, oldest = next(iter(self._sensors.items()))
             if not oldest.is_idle(now_ms):

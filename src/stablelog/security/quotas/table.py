@@ -1,9 +1,9 @@
 """The table of quotas: which quota applies to a client.
 
-A client can fit several quotas. Only one of them applies: that of the most specific entity, in Kafka's order
-(`LEVELS`). A quota for a user limits the sum over all client ids of this user. A quota for a client id, or for a user
-and a client id, limits each client id separately: if it is the default for all client ids, each of them may reach the
-full value.
+A client can fit several quotas. Only one of them applies: that of the most specific entity (user, client id or both),
+in Kafka's order (`LEVELS`). A quota for a user limits the sum over all client ids of this user. A quota for a client
+id, or for a user and a client id, limits each client id separately: if it is a default, which holds for all client ids
+without a quota of their own, each of them may reach the full value.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,10 @@ class Applied(NamedTuple):
     """The quota that applies to a client.
 
     Attributes:
-        limit: the value of the quota.
-        measured: the clients whose rates are measured together, as (user, client id). An empty text stands for all
-            users or all client ids.
+        limit: the value of the quota, such as bytes per second.
+        measured: whose rates count together against the limit: a pair of user and client id. The user is empty if the
+            quota counts all users together, and the client id is empty if it counts all client ids together. A long
+            name is replaced by a digest.
     """
 
     limit: float
@@ -41,11 +42,11 @@ class Applied(NamedTuple):
 
 
 class QuotaTable:
-    """The quotas of a broker. Immutable: a change makes a new table.
+    """The quotas of a broker. Immutable: after a change of the quotas, another table is made.
 
     Attributes:
-        entities: the quotas of each entity.
-        keys: the keys for which at least one entity has a quota.
+        entities: the quotas of each entity (user, client id, both, or IP address).
+        keys: the keys, such as `producer_byte_rate`, for which at least one entity has a quota.
     """
 
     def __init__(self, entities: Mapping[Entity, Values]) -> None:
@@ -62,7 +63,9 @@ class QuotaTable:
                     self._clients[key][entity.user, entity.client_id] = value
 
     def quota_of_client(self, key: QuotaKey, user: str, client_id: str) -> Applied | None:
-        """Return the quota that applies to a client; None if there is none."""
+        """Return the quota with this key, such as `producer_byte_rate`, that applies to a client; None if there is
+        none.
+        """
         limits = self._clients[key]
         if not limits:
             return None
