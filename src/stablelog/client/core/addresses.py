@@ -19,5 +19,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def invalid_address(address: str) -> UnavailableError:
-    """Return the error for an address that is not valid, so that no broker can be there."""
+    """Return the error for an address that is not "host:port". It is an UnavailableError, because no broker can be
+    there.
+    """
     return UnavailableError(f"no broker responds at {address!r}: write an address as host:port")

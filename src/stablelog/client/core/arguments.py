@@ -2,7 +2,8 @@
 
 One rule holds for all calls: an argument of a wrong type raises TypeError, and a value that is not valid raises
 UsageError. The message names the argument, the given value and what is valid. What only a broker knows, such as whether
-a topic exists, raises RefusedError later. A bool is not accepted as a number, although it is one in Python.
+a topic exists, is not checked here; the call that asks the broker raises RefusedError. A bool is not accepted as a
+number, although it is one in Python.
 """
 
 import math

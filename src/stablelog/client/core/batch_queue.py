@@ -13,13 +13,13 @@ _index = attrgetter("index")
 
 @dataclass(eq=False, slots=True)
 class PendingBatch:
-    """A batch that the broker has not acknowledged.
+    """A batch of a producer that the broker has not acknowledged.
 
     Attributes:
         index: the number of the batch in the order of the calls of `Producer.append`.
-        batch: its bytes, with the producer's id, epoch and sequence number.
-        base_sequence: the sequence number of its first record.
-        record_count: how many records it has.
+        batch: the encoded bytes, which contain the producer's id, epoch and sequence number.
+        base_sequence: the sequence number of the batch's first record.
+        record_count: how many records the batch has.
     """
 
     index: int
@@ -31,8 +31,8 @@ class PendingBatch:
 
 
 class BatchQueue:
-    """The batches that are not in flight, by partition. The cost of removing a batch does not grow with the length of
-    the queue.
+    """The batches of a producer that have to be sent, by partition: new ones, and those that have to be sent again. The
+    time to remove a batch does not grow with the length of the queue.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,9 @@ class BatchQueue:
         self.size += len(pending.batch)
 
     def requeue_batches(self, batches: Iterable[PendingBatch]) -> None:
-        """Put batches that `remove_oldest` has removed into the queue again, each at its old place in the order."""
+        """Put batches that `remove_oldest` has removed into the queue again, because they have to be sent again. Each
+        gets its old place in the order of `index`.
+        """
         for pending in batches:
             target = (pending.topic, pending.partition)
             self._waiting[target] = deque(sorted([pending, *self._waiting.get(target, ())], key=_index))

@@ -1,4 +1,6 @@
-"""The beginning of a transaction of the native client: it gets a producer under a key of joint commits."""
+"""The beginning of a transaction of the native client. It gets a producer, and a key and a version, by which the broker
+recognises its commit (a joint commit).
+"""
 
 from collections.abc import MutableMapping
 from typing import NamedTuple
@@ -15,9 +17,10 @@ class BegunTransaction(NamedTuple):
     """A transaction that has begun at the broker.
 
     Attributes:
-        key: the key of the joint commit: the given one, or a new one if the broker refused that.
-        ending: how the transaction is going to end.
-        producer: sends its batches.
+        key: the key that identifies the transaction's commit (a joint commit) for the broker, together with a version:
+            the given key, or a new one if the broker refused that.
+        ending: the object by which the transaction is committed or aborted.
+        producer: sends the batches of the transaction.
     """
 
     key: WriterKey
@@ -32,15 +35,17 @@ def begin_under_key(
     timeout_s: float,
     base_offsets: MutableMapping[int, int],
 ) -> Steps[BegunTransaction]:
-    """Begin a transaction under a key of joint commits. Begin it under a new key of the same transaction group if another
-    client may use the given one, or if the broker still writes the abort markers of the key's last transaction.
+    """Begin a transaction under a key, which, with a version, identifies its commit for the broker. If another client
+    may use the given key, or if the broker still writes the abort markers of the key's last transaction, begin it under
+    a new key of the same transaction group.
 
     Args:
         cluster: the brokers.
-        key: the key.
-        token: the digest of the joint commit: a value that no other commit has.
+        key: the key, with its next version.
+        token: a value that no other commit has. The broker stores it with the commit, as the digest of a joint commit.
         timeout_s: after this time the coordinator aborts the transaction.
-        base_offsets: gets the base offset of each acknowledged batch by its number; -1 if it is unknown.
+        base_offsets: the producer adds the base offset of each acknowledged batch, by the number of the batch; -1 if it
+            is unknown.
 
     Raises:
         RefusedError: the broker refuses the transactional id or the timeout, or has no transaction groups.

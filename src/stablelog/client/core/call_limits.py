@@ -14,16 +14,17 @@ GRACE_S: Final = LATE_MAX_S - 0.1  # how long after the deadline of a call its l
 
 
 class CallLimits:
-    """How long the steps of a client's present call may wait for brokers and retry.
+    """How long the steps (a generator of I/O operations) of a client's present call may wait for brokers and retry.
 
     Args:
         deadline_s: how long a call is retried before it fails.
 
     Attributes:
-        deadline_s: as given.
+        deadline_s: for how many seconds a call is retried before it fails.
         until: until when steps may wait for a broker, by the clock of `steps.Now`; None if no call is in progress.
         are_retries_cancelled: whether `cancel_retries` was called, and `allow_retries` was not called since.
-        waiting_on: the connections on which a long poll waits. `cancel_retries` closes them, and thus ends it.
+        waiting_on: the connections on which a long poll (a fetch that the broker answers when a record arrives) waits.
+            `cancel_retries` closes them, and thus ends the long poll.
     """
 
     def __init__(self, deadline_s: float) -> None:
@@ -34,7 +35,9 @@ class CallLimits:
 
     @contextmanager
     def limit_waits_until(self, until: float) -> Iterator[None]:
-        """Context in which no step waits for a broker after this time, by the clock of `steps.Now`. It has no value."""
+        """Context manager: inside the `with` block, no step waits for a broker after this time, by the clock of
+        `steps.Now`. It has no value.
+        """
         before = self.until
         self.until = until if before is None else min(before, until)
         try:
@@ -43,8 +46,8 @@ class CallLimits:
             self.until = before
 
     def run_until_deadline(self, steps: Steps[Result], limit_s: float | None = None) -> Steps[Result]:
-        """Run the steps of one call of the program, with all its retries, and return their result. The call fails at
-        the deadline of the client, or after `limit_s` seconds.
+        """Run the steps (a generator of I/O operations) of one call of the program, with all its retries, and return
+        their result. The call fails `limit_s` seconds from now; if that is None, after `deadline_s` seconds.
         """
         with self.limit_waits_until(
             (yield NOW) + (self.deadline_s + GRACE_S if limit_s is None else limit_s)
@@ -57,7 +60,9 @@ class CallLimits:
         return max(0.0, min(self.deadline_s, left_s))
 
     def cancel_retries(self) -> None:
-        """Forbid retries until `allow_retries`: a call whose attempt fails raises at once. End a long poll."""
+        """Cancel all retries, until `allow_retries` is called: a call whose attempt fails raises its error at once. A
+        long poll (a fetch that waits for a record) ends.
+        """
         self.are_retries_cancelled = True
         for connection in self.waiting_on:
             connection.close()

@@ -42,9 +42,9 @@ class Cluster(CallLimits):
         backoff_s: a pair: the first pause between two attempts, and the greatest one, in seconds.
 
     Attributes:
-        bootstrap: as given.
-        security: as given.
-        cluster_id: the id of the cluster, as the last metadata has named it; None before the first metadata.
+        bootstrap: the addresses, "host:port,host:port".
+        security: the security settings of the connections.
+        cluster_id: the id of the cluster in the last Metadata response; None before the first one.
 
     Raises:
         TypeError: the addresses are no text.
@@ -104,7 +104,7 @@ class Cluster(CallLimits):
             what: the work in words, for messages, such as "listing offsets".
             attempt: returns the steps of one attempt. It is called again if they raise an error for which
                 `responses.is_retriable` is true.
-            deadline_s: replaces the cluster's deadline.
+            deadline_s: the seconds after which this call fails; None for the deadline of the cluster object.
 
         Raises:
             UnavailableError: the deadline has passed; the message has the last failure.
@@ -163,7 +163,8 @@ class Cluster(CallLimits):
         return self._nodes[node_id]
 
     def connection_to(self, node_id: int) -> Steps[BrokerConnection]:
-        """Return the connection to a broker of the last metadata. Open it if there is none.
+        """Return the connection to the broker with this id. If there is none, open one to the address in the last
+        Metadata response.
 
         Raises:
             RetriableError: metadata names no broker with this id now.
@@ -208,8 +209,8 @@ class Cluster(CallLimits):
 
     def explain_closing(self, address: str) -> Steps[None]:
         """Find out why a broker has closed a new connection, and raise AuthenticationError if the cause is that its
-        listener has another security protocol than the client. Each address is examined only once, and not at all if it
-        has responded before: then the broker is probably stopping.
+        listener has another security protocol than the client. Each address is examined only once. It is not examined
+        at all if it has responded before: the security protocol is then right, and the broker is probably stopping.
         """
         if address not in self._explained and not self.are_retries_cancelled:
             self._explained.add(address)
@@ -220,19 +221,23 @@ class Cluster(CallLimits):
                 yield from explain_closed_connection(address, self.security)
 
     def lend_connection(self, address: str) -> Steps[BrokerConnection]:
-        """Return a connection that no other call uses until the caller returns it by `return_connection`."""
+        """Lend a connection to the broker at this address. No other call uses it until the caller returns it by
+        `return_connection`.
+        """
         return self._idle.take(address) or (yield Open(address))
 
     def return_connection(self, connection: BrokerConnection) -> None:
-        """Keep a lent connection for reuse. Close it if it is broken, if it still awaits a response, or if enough
-        connections are kept already.
+        """Take back a connection of `lend_connection`, and keep it for reuse. Close it instead if it is broken, if it
+        still awaits a response, or if enough connections are kept already.
         """
         self._idle.add(connection)
 
     # --- metadata ---
 
     def forget_metadata(self) -> None:
-        """Drop the cached leaders and coordinators. The next call requests them again."""
+        """Forget which brokers are leaders of partitions and which ones are coordinators. The next call requests this
+        again.
+        """
         self._topics.clear()
         self._seen_at.clear()
         self._coordinators.clear()

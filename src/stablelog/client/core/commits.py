@@ -1,4 +1,6 @@
-"""Requests for the bounds of transactions in a commit-ordered partition (DescribeCommits)."""
+"""Requests for the bounds of transactions in a commit-ordered partition (DescribeCommits): between which positions the
+records of each transaction are.
+"""
 
 import uuid
 from dataclasses import dataclass
@@ -15,10 +17,10 @@ from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
 class Commit(NamedTuple):
-    """A committed transaction in one partition: its records have the positions from `start_offset` to before
-    `end_offset`.
+    """A committed transaction in one partition. Its records have the positions (offsets in commit order) from
+    `start_offset` to before `end_offset`.
 
-    A commit sequence of -1 stands for adjacent records outside transactions.
+    With `commit_sequence` -1, the positions are those of adjacent records outside transactions.
     """
 
     start_offset: int
@@ -33,7 +35,7 @@ class Commits:
 
     Attributes:
         topic_id: the id of the topic. A topic that is deleted and created again has another id.
-        start_offset: the position of the first record that is still stored.
+        start_offset: the position (offset in commit order) of the first record that is still stored.
         end_offset: the position after the last record that consumers can read.
         commits: the transactions, in commit order.
     """
@@ -55,14 +57,16 @@ def describe_commits(
     with_outside: bool = False,
     wait_s: float = 0,
 ) -> Steps[Commits]:
-    """Return the next transactions of a partition that consumers can read already, at most 1,000.
+    """Return the next transactions of a commit-ordered partition that consumers can read already, in the order of their
+    commits, at most `count_max`. A position is the offset of a record in commit order.
 
     Args:
         cluster: the brokers.
         topic: a commit-ordered topic.
         partition: the partition's index.
         offset: transactions that end at or before this position are skipped.
-        commit_sequence: transactions with a lower commit sequence are skipped.
+        commit_sequence: transactions with a lower commit sequence, the number of a commit in its transaction group, are
+            skipped.
         count_max: the maximum number of transactions to return.
         with_outside: whether records outside transactions are listed, too.
         wait_s: how long the broker may wait for a transaction to list if there is none, at most a second.
@@ -107,9 +111,7 @@ def commits_request(
     with_outside: bool = False,
     wait_s: float = 0,
 ) -> DescribeCommitsRequest:
-    """Build the DescribeCommits request of `describe_commits`, whose arguments have the same meaning. For example,
-    `with_outside` says whether records outside transactions are listed, too.
-    """
+    """Build the DescribeCommits request of `describe_commits`, which explains the arguments."""
     return DescribeCommitsRequest(
         topic=topic,
         partition_index=i32(partition),

@@ -1,4 +1,5 @@
-"""The client's side of one connection: requests, responses, and the API versions of the broker.
+"""The client's side of one connection: the encoding of requests, the decoding of responses, and the API versions of the
+broker.
 
 `client.blocking` and `client.aio` each derive a class from `BrokerConnection` that sends and receives the bytes.
 `request_steps` and `request_unchanged_steps` send a message and return the response. `send_steps` and `receive_steps`
@@ -58,7 +59,7 @@ RENEW_MIN_S: Final = 1.05  # brokers refuse to authenticate a connection twice i
 
 
 class BrokerConnection(ABC):
-    """A connection to a broker, stablelog or Apache Kafka, without the transport of bytes.
+    """A connection to a broker, stablelog or Apache Kafka. Classes derived from this one send and receive the bytes.
 
     Args:
         address: "host:port".
@@ -69,7 +70,8 @@ class BrokerConnection(ABC):
         address: as given.
         client_id: as given.
         security: as given.
-        renew_at: the time at which to authenticate again, by the clock of `steps.Now`; None if the session has no end.
+        renew_at: the time at which the client has to authenticate again, by the clock of `steps.Now`; None if its
+            session has no end.
     """
 
     def __init__(
@@ -143,8 +145,8 @@ class BrokerConnection(ABC):
             self.renew_at = (yield NOW) + max(RENEW_AFTER * lifetime_ms / 1000, RENEW_MIN_S)
 
     def _renew(self) -> Steps[None]:
-        """Authenticate again if the session is about to end. First receive the responses to the requests in flight,
-        because authentication needs a connection without any.
+        """Renew the session: authenticate again if the session is about to end. First receive the responses to the
+        requests in flight, because no request may be in flight during the authentication.
         """
         if self.renew_at is None or (yield NOW) < self.renew_at:
             return
@@ -364,7 +366,7 @@ class BrokerConnection(ABC):
         Args:
             api_key: the API of the request.
             version: the version in which the request is encoded.
-            pieces: the body of the request, which may be in several pieces.
+            pieces: the encoded body of the request, in one or more pieces.
             flexible: whether this version is flexible; then the header of the request has tagged fields.
 
         Raises:
@@ -386,7 +388,8 @@ class BrokerConnection(ABC):
         """Receive the body of the response to the oldest request in flight.
 
         Args:
-            flexible: whether the response's version is flexible; then its header is a byte longer.
+            flexible: whether the version of the response is flexible: its header then has a byte more, for tagged
+                fields.
 
         Raises:
             UnavailableError: the broker did not respond. It may have carried out the request.

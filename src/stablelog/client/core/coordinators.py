@@ -24,12 +24,13 @@ class Coordinator(NamedTuple):
 def find_coordinators(
     connection: BrokerConnection, kind: int, keys: Sequence[str]
 ) -> Steps[dict[str, Coordinator]]:
-    """Return the coordinator of each key.
+    """Return the coordinator of each key. A key is a transactional id or the id of a consumer group.
 
     Args:
         connection: a connection to any broker.
         kind: TRANSACTION_COORDINATOR for transactional ids, GROUP_COORDINATOR for the ids of groups.
-        keys: the transactional ids or the ids of groups. One request contains all of them if the broker supports that.
+        keys: the transactional ids, or the ids of consumer groups. If the broker supports it, one request has all of
+            them.
 
     Raises:
         RetriableError: a coordinator is not available yet.

@@ -1,5 +1,5 @@
-"""Requests for a cut of commit-ordered topics (DescribeCut). A cut is a commit sequence R with one offset for each
-partition. All commits of the partition up to R lie before the offset, and all later ones behind it.
+"""Requests for a cut of commit-ordered topics (DescribeCut). A cut is a commit sequence R, the number of a commit, with
+one offset for each partition. All commits of the partition up to R lie before the offset, and all later ones behind it.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,8 @@ from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
 
 class PendingMarker(NamedTuple):
-    """A commit marker that is not durable yet. The cut cannot contain this commit until the marker is durable.
+    """A commit marker that is not durable yet. No cut (a position between two commits in all partitions) can include
+    this commit until the marker is durable.
 
     `transactional_id` is empty if the broker has forgotten it.
     """
@@ -29,20 +30,21 @@ class PendingMarker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut of some topics: a commit sequence R and one offset for each partition. All commits of the partition up to R
-    lie before the offset, and all later ones behind it.
+    """A cut of some topics: a commit sequence R, the number of a commit, and one offset for each partition. All commits
+    of the partition up to R lie before the offset, and all later ones behind it.
 
     Attributes:
-        group: the transaction group; empty for the default group.
+        group: the transaction group of the topics, whose commits have one order; empty for the default group.
         commit_sequence: the commit sequence R of the last commit in the cut.
-        offsets: by topic and partition, the first position that is not in the cut.
-        last_commit_sequence: the commit sequence of the last commit that was decided.
-        holders: if R is below `last_commit_sequence`, the markers that are not durable yet. Their commits are not in
-            the cut.
+        offsets: by topic and partition, the first position (offset in commit order) that is after the cut.
+        last_commit_sequence: the commit sequence of the last commit that the coordinator has decided.
+        holders: the commit markers that are not durable yet. They hold the cut back: their commits are not in it, and R
+            is below `last_commit_sequence`. Empty if no marker is missing.
         removed: by topic and partition, the greatest commit sequence of a transaction that may have lost records to
             retention; -1 if there is none, -2 if it is unknown.
         torn: by topic and partition, the greatest commit sequence of a torn transaction, one whose beginning retention
-            has removed. It can no longer be read, although earlier positions may remain; -1 if there is none.
+            has removed. A torn transaction can no longer be read, although records at earlier positions may be left; -1
+            if there is none.
     """
 
     group: str
@@ -54,9 +56,9 @@ class Cut:
     torn: dict[TopicPartition, int]
 
     def whole_after(self) -> int:
-        """Return a commit sequence after which every transaction is complete in all partitions: the greatest commit
-        sequence of a transaction of which retention may have removed records. If this is unknown, return the commit
-        sequence of the cut, because every transaction before it may have lost records.
+        """Return the commit sequence (number of a commit) after which every transaction is whole in all partitions: the
+        greatest one of a transaction of which retention may have removed records. If this is unknown, return the commit
+        sequence of the cut, because every transaction up to the cut may have lost records.
         """
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])

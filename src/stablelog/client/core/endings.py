@@ -1,10 +1,11 @@
 """Two ways to end a transaction of the native client: a joint commit at a stablelog broker, or EndTxn at Apache Kafka.
 
-A stablelog broker stores which version of a key of joint commits is committed, so that a repeated commit gets the same
-response. Kafka's coordinator stores only the last transaction of a transactional id. Therefore no other transaction
-uses the id while a commit is in doubt, and a repeated EndTxn tells how this transaction has ended. The coordinator may
-be unable to tell, for example because an operator has fenced the producer since. Then the client reads the log: either
-a batch of the transaction is committed, or its producer is in the list of aborted transactions.
+At a stablelog broker, a key and a version identify a joint commit. The broker stores which version of a key is
+committed, so that a repeated commit gets the same response. Kafka's coordinator stores only the last transaction of a
+transactional id. Therefore no other transaction uses the id while it is unknown whether a commit was carried out, and a
+repeated EndTxn tells how this transaction has ended. The coordinator may be unable to tell, for example because an
+operator has fenced the producer since. Then the client reads the log: either a batch of the transaction is committed,
+or its producer is in the list of aborted transactions.
 """
 
 from contextlib import suppress
@@ -39,11 +40,12 @@ NO_SEQUENCE: Final = JointCommit(-1, already=False)  # Apache Kafka does not num
 
 
 class TransactionEnding(Protocol):
-    """How a transaction ends at the broker: the requests for its commit and its abort.
+    """Ends a transaction at a broker: it sends the requests for the commit and the abort, which depend on the kind of
+    broker.
 
     Attributes:
-        transactional_id: that of the transaction's producer.
-        is_joint: whether the transaction ends by a joint commit.
+        transactional_id: the transactional id of the transaction's producer.
+        is_joint: whether the commit is a joint commit (of stablelog), and not EndTxn (of Apache Kafka).
         is_commit_unanswered: whether the broker may have carried out a request for the commit, although no response says
             so.
     """
@@ -61,8 +63,9 @@ class TransactionEnding(Protocol):
                 offset is known.
 
         Raises:
-            RefusedError: this request was not carried out. If an earlier one may have been carried out, the transaction
-                is aborted, or the broker has refused the request before it looked at the transaction.
+            RefusedError: the broker has not carried out this request: the transaction is aborted, or the broker has
+                refused the request before it looked at the transaction. In the second case, an earlier request may have
+                been carried out.
             OutcomeUnknownError: it is unknown how the transaction has ended.
             UnavailableError: no response within the deadline.
         """
@@ -76,7 +79,8 @@ class TransactionEnding(Protocol):
 
 
 class JointEnding:
-    """Ends a transaction by a joint commit whose only child it is (stablelog).
+    """Ends a transaction at a stablelog broker: by a joint commit, a commit of several transactions together, of which
+    this one is the only one (the only child).
 
     Args:
         cluster: the brokers.
@@ -214,8 +218,8 @@ def find_offsets(
 
     Args:
         cluster: the brokers.
-        ending: how the transaction was committed.
-        commit_sequence: the commit sequence of the transaction.
+        ending: the object that has committed the transaction; its class says by which request.
+        commit_sequence: the commit sequence of the transaction, the number of its commit in the transaction group.
         buffer: the records of the transaction.
     """
     written = [records for records in buffer.partitions.values() if records.sent_count]
@@ -229,16 +233,16 @@ def find_offsets(
 
 
 def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding | KafkaEnding]:
-    """Choose how to end a transaction at this broker, and return the object that ends it: by a joint commit if the
-    broker supports that, otherwise by EndTxn.
+    """Choose by which requests a transaction is ended at this broker, and return the object that sends them: a joint
+    commit if the broker supports that, otherwise EndTxn.
 
     Args:
         cluster: the brokers.
-        key: the key of joint commits under which the transaction is committed.
+        key: the key that, with a version, identifies the transaction's joint commit.
         token: the digest of the joint commit: a value that no other commit has.
 
     Raises:
-        RefusedError: the key is of a transaction group, and the broker has none.
+        RefusedError: the key belongs to a named transaction group, and the broker has no transaction groups.
         UnavailableError: no broker responds.
     """
     connection = yield from cluster.retrying("asking the broker for its APIs", cluster.any_connection)
@@ -256,15 +260,16 @@ def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEn
 def is_committed(
     cluster: Cluster, producer: BatchProducer, place: AppendedPlace | None, refused: RefusedError
 ) -> Steps[bool]:
-    """Look up in the log how an ended transaction of a producer has ended. Return True if it was committed, and False
-    if it was aborted.
+    """Look up in the log whether a transaction that has ended was committed. The client does this when the coordinator
+    does not know the outcome any more. Return False if the transaction was aborted.
 
     Args:
         cluster: the brokers.
-        producer: the producer.
+        producer: the producer of the transaction.
         place: the partition and the offset at which one batch of the transaction was appended; None if no such offset
             is known.
-        refused: the error by which the coordinator said that it does not know the outcome; for the message.
+        refused: the error by which the coordinator said that it does not know the outcome. It becomes part of the
+            message if the log does not show the outcome, either.
 
     Raises:
         OutcomeUnknownError: the batch is not in the log any more, or its place is not known.

@@ -1,4 +1,6 @@
-"""Requests of stablelog's own APIs, such as CommitJoint, with retries. No other broker supports them."""
+"""Requests of the APIs that stablelog adds to Kafka's protocol, such as CommitJoint, with retries. No other broker
+supports them.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +39,7 @@ def call_extension(
         cluster: the brokers.
         connect: called for each attempt; its steps open or find the connection to the broker that serves the request.
         request: a message of one of stablelog's own APIs.
-        what: the work in words, for messages, such as "asking for a cut".
+        what: the work of the request in words, for messages, such as "asking for a cut".
         retriable: the error codes that a retry can resolve. A response with another error code is returned to the
             caller.
         on_unanswered: called for each request without a response, because the broker may nevertheless have carried it
@@ -72,8 +74,8 @@ def call_extension(
 def request_about_topics(
     cluster: Cluster, connect: Callable[[], Steps[BrokerConnection]], request: Any, what: str
 ) -> Steps[Any]:
-    """Send a request about topics by `call_extension`, and return the response. If the response has an error, raise it
-    instead.
+    """Send a request of one of stablelog's own APIs that names topics, with retries, and return the response. If the
+    response has an error code, raise an error instead.
 
     Raises:
         UnknownTopicOrPartitionError: a topic does not exist.

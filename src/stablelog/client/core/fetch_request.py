@@ -24,10 +24,10 @@ def send_fetch(
     """Send a Fetch request without waiting for the response.
 
     Args:
-        connection: to the leader of all these partitions. Its versions are known.
+        connection: the connection to the broker that leads all these partitions. `negotiate` was called for it.
         offsets: the first offset to read in each partition.
         size_max: maximum of bytes of records in the response, but at least one batch is returned.
-        isolation: read_committed or read_uncommitted.
+        isolation: "read_committed" or "read_uncommitted".
         wait_ms: how long the broker may wait for a record if there is none.
 
     Raises:

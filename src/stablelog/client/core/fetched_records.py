@@ -9,7 +9,7 @@ from stablelog.types import TopicPartition
 
 
 class FetchedRecords:
-    """Queue of fetched records. They stay in encoded batches until they are needed.
+    """Queue of fetched records that the program has not got. The records stay in encoded batches until they are needed.
 
     Attributes:
         ready: the decoded records, in the order in which the program gets them.
@@ -21,7 +21,7 @@ class FetchedRecords:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither a record nor a batch."""
+        """Whether nothing is left for the program: the queue has neither a decoded record nor a batch."""
         return not self.ready and not self._batches
 
     def add_batches(self, batches: Iterable[ReadBatch]) -> None:
@@ -29,7 +29,8 @@ class FetchedRecords:
         self._batches.extend(batches)
 
     def decode_batches(self, count: int) -> None:
-        """Decode batches until `count` records are ready, or no batch is left. A batch that cannot be decoded stays.
+        """Decode batches until `count` records are ready, or no batch is left. A batch that cannot be decoded stays in
+        the queue, so that the next call raises the same error.
 
         Raises:
             DamageError: the records of a batch cannot be decoded.
@@ -44,11 +45,13 @@ class FetchedRecords:
         return [ready.popleft() for _ in range(min(count_max, len(ready)))]
 
     def put_back(self, records: Sequence[ReadRecord]) -> None:
-        """Put records that were taken last back to the beginning."""
+        """Put the records that `take_records` has returned last back to the beginning of the queue."""
         self.ready.extendleft(reversed(records))
 
     def first_offset(self, target: TopicPartition) -> int | None:
-        """Return the offset of the first record of a partition; None if there is none."""
+        """Return the offset of the first record of a partition in the queue; None if the queue has no record of the
+        partition.
+        """
         for record in self.ready:
             if (record.topic, record.partition) == target:
                 return record.offset

@@ -48,7 +48,7 @@ class ClientFrames:
         Args:
             api_key: the request's API.
             version: the request's version.
-            pieces: the body.
+            pieces: the encoded body of the request, in one or more pieces.
             flexible: whether the version is flexible; then the header has tagged fields.
         """
         self._correlation_id = (self._correlation_id + 1) & CORRELATION_ID_MAX
@@ -71,8 +71,8 @@ class ClientFrames:
         return len(self._awaited)
 
     def remove_in_flight(self) -> deque[tuple[int, int]]:
-        """Forget all requests in flight, because the responses to a login must not be matched to earlier requests.
-        Return the requests, so that `restore_in_flight` can add them again after the login.
+        """Forget the requests in flight, and return them, so that `restore_in_flight` can add them again. A login does
+        this before it sends its own requests, because their responses must not be matched to earlier requests.
         """
         held, self._awaited = self._awaited, deque()
         return held
@@ -99,7 +99,8 @@ class ClientFrames:
 
         Args:
             frame: the response without its size.
-            flexible: whether the response's version is flexible; then its header is a byte longer.
+            flexible: whether the version of the response is flexible: its header then has a byte more, for tagged
+                fields.
 
         Raises:
             ValueError: the response belongs to another request.

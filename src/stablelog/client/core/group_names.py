@@ -5,8 +5,8 @@ from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 
 def check_group(group: str | None) -> None:
-    """Check the name of a transaction group; raise UsageError if it is not valid. None is valid: it means that the
-    group of the topics is used.
+    """Check the name of a transaction group (the topics whose commits have one order); raise UsageError if it is not
+    valid. None is valid: it stands for the group to which the topics of the call belong.
     """
     if group is not None and not is_group_name(group):
         raise UsageError(

@@ -1,11 +1,12 @@
-"""The rules of a reader of a consumer group: which records the program gets, which offsets are committed, and when it
-goes back.
+"""The rules of a reader of a consumer group: which records the program gets, which offsets are committed, and when the
+reader goes back to the committed offsets.
 
 For each partition that the group has assigned to it (`membership`), the reader stores the offset after the last record
-that the program has got. `commit`, or a transaction (`group_writing`), commits these offsets. After a transaction that
-did not commit, the reader goes back to the committed offsets. If the group takes a partition away, the reader keeps it
-until the records that the program has got are committed, for up to GRACE_S seconds. After this time the partition is
-*given up*: another member reads these records again, so a transaction that depends on them must not commit.
+that the program has got. A call of `commit`, or a transaction (`group_writing`), commits these offsets. After a
+transaction that did not commit, the reader goes back to the committed offsets. If the group takes a partition away, the
+reader keeps it until the records that the program has got are committed, for up to GRACE_S seconds. After this time the
+partition is *given up*: another member reads these records again, so a transaction that depends on them must not
+commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,16 +42,16 @@ class GroupReading:
     a time, but `rewind_later` may be called at any time.
 
     Args:
-        cluster: the brokers; used by this reader alone.
-        member: the member of the group.
+        cluster: the connections to the brokers, which only this reader uses.
+        member: the reader's membership in the consumer group.
         isolation: read_committed or read_uncommitted.
-        start: "earliest" or "latest": where a partition without a committed offset is read from.
+        start: "earliest" or "latest": where the reader begins in a partition without a committed offset.
 
     Attributes:
         cluster: as given.
         member: as given.
         leaving: the partitions that the group has taken away, and of which the program has not committed all records.
-        is_closing: whether the reader is being closed, so that a waiting call must end.
+        is_closing: whether another thread or task closes the reader, so that a call that waits must end.
         is_closed: whether the reader has left the group and cannot be used any more.
     """
 
@@ -79,7 +80,9 @@ class GroupReading:
     # --- records ---
 
     def take_ready_record(self, now: float) -> ReadRecord | None:
-        """Return the next record; None if none is in memory, or a request has to be sent first. `now` is the time."""
+        """Return the next fetched record; None if none is in memory, or if a request, such as a heartbeat, is due
+        first. `now` is the time by the clock of `steps.Now`.
+        """
         self._undelivered = None
         if (
             not self._fetched.ready
@@ -184,7 +187,9 @@ class GroupReading:
             self._reader.seek(target, self._start if committed is None else committed.offset)
 
     def _resolve_starts(self) -> Steps[None]:
-        """Look up the end offset of new partitions that are read from their end, so that a rewind can return to it."""
+        """Look up the end offset of new partitions that are read from their end: the reader may have to go back to
+        it.
+        """
         ends = [target for target, position in self._reader.positions.items() if position == LATEST]
         if ends:
             found = yield from list_offsets(self.cluster, dict.fromkeys(ends, LATEST), self._isolation)
@@ -193,7 +198,7 @@ class GroupReading:
                 self._reader.seek(target, found[target].offset)
 
     def _stop_reading(self, targets: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions, and drop their records."""
+        """Stop reading these partitions, and drop their fetched records."""
         gone = set(targets)
         if not gone:
             return
@@ -206,11 +211,13 @@ class GroupReading:
     # --- going back ---
 
     def rewind_later(self) -> None:
-        """Let the next call first go back to the committed offsets."""
+        """Let the next call first go back to the committed offsets, because a transaction of the reader has failed."""
         self._backs_wanted += 1
 
     def _try_to_rewind(self) -> Steps[bool]:
-        """Go back to the committed offsets if that is due. Return False if these offsets are not known yet."""
+        """Go back to the committed offsets if `rewind_later` was called. Return False if the coordinator cannot tell
+        these offsets yet.
+        """
         wanted = self._backs_wanted
         if wanted == self._backs_done:
             return True
@@ -229,7 +236,8 @@ class GroupReading:
         return True
 
     def _rewind_now(self) -> Steps[None]:
-        """Go back to the committed offsets if that is due, and retry until they are known.
+        """Go back to the committed offsets if `rewind_later` was called. Retry until the coordinator can tell these
+        offsets.
 
         Raises:
             RefusedError: the user may not read the group.
@@ -304,13 +312,13 @@ class GroupReading:
             self._uncommitted.seek(target, offset)
 
     def seek_tokens(self) -> dict[TopicPartition, str]:
-        """Return, for each partition that a seek has moved, the metadata text to commit with its next offset. By this
-        text, the group's committed offset shows that the seek is committed.
+        """Return a token for each partition that a seek has moved: the metadata to commit with its next offset. When
+        the group's committed offset has this metadata, the seek is committed.
         """
         return {target: sought.token for target, sought in self._uncommitted.seeks.items()}
 
     def pause(self, topic: str, partition: int | None) -> None:
-        """Return no more records of a partition, or of all partitions of a topic, until `resume` is called."""
+        """Pause a partition, or a whole topic if `partition` is None: return no records of it until `resume`."""
         self._paused.pause(topic, partition)
         paused = self._paused.select_paused(self._reader.positions)
         for target in paused:
@@ -320,10 +328,10 @@ class GroupReading:
         self._fetched.drop_records(paused)
 
     def resume(self, topic: str, partition: int | None) -> None:
-        """Return the records of a paused partition or topic again.
+        """End the pause of a partition, or of a topic: return its records again.
 
         Raises:
-            UsageError: a partition is to be resumed, and the whole topic was paused.
+            UsageError: the whole topic was paused, so that one partition of it cannot be resumed.
         """
         self._paused.resume(topic, partition)
 
@@ -366,7 +374,9 @@ class GroupReading:
             )
 
     def _rewind_to_seeks(self) -> Steps[None]:
-        """Before a commit, go back to each seek that is not committed yet, so that the commit contains its offset."""
+        """Before a commit, move partitions back to the offsets of seeks that are not committed, so that the commit
+        contains these.
+        """
         sought = list(self._uncommitted.seeks)
         if sought:
             yield from self._rewind_now()
@@ -381,7 +391,9 @@ class GroupReading:
     # --- transactions ---
 
     def begin_transaction(self, writer: object) -> None:
-        """Record that a transaction which commits this reader's offsets is open. Call `check_free` first."""
+        """Record that a transaction which commits this reader's offsets is open. Call `check_free` first. `writer` is
+        any object that stands for the transaction.
+        """
         self._writer, self._is_writing = writer, True
 
     def check_free(self) -> None:
@@ -391,9 +403,8 @@ class GroupReading:
             raise UsageError("another transaction of this reader is open: end it first")
 
     def end_transaction(self, writer: object, committed: Mapping[TopicPartition, int] | None) -> None:
-        """Record the end of a transaction. `committed` has the offsets that it has committed; it is None if the
-        transaction has failed or its outcome is unknown, and the reader then goes back to the committed offsets. A
-        transaction that is not the last one of this reader is ignored.
+        """Record the end of the transaction `writer`. `committed` has the offsets that it has committed; None if it has
+        failed or its outcome is unknown. The reader then goes back, unless it has begun another transaction since.
         """
         if committed is not None:
             self._uncommitted.mark_committed(committed)
@@ -403,10 +414,12 @@ class GroupReading:
                 self.rewind_later()
 
     def offsets_to_commit(self, writer: object) -> dict[TopicPartition, int]:
-        """Return the offsets that this transaction commits.
+        """Return the offsets that a transaction of this reader has to commit: in each partition, the offset after the
+        last record that the program has got. `writer` is the object that was passed to `begin_transaction`.
 
         Raises:
-            TransactionAbortedError: the reader goes back, and the program may get the same records again.
+            TransactionAbortedError: the program or another member may get the same records again, because the reader is
+                closed or goes back to the committed offsets, or the group has given partitions to another member.
         """
         if self.is_closed or writer is not self._writer or self._backs_wanted != self._backs_done:
             raise aborted_error("its reader goes back to the committed offsets, or is closed")
@@ -418,7 +431,9 @@ class GroupReading:
     # --- the end ---
 
     def close(self) -> Steps[None]:
-        """Leave the group. Other members read the uncommitted records again. Errors are ignored."""
+        """Close the reader: leave the group. Other members read the records again whose offsets are not committed.
+        Errors are ignored.
+        """
         if self.is_closed:
             return
         self.is_closed = True

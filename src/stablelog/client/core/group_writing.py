@@ -1,5 +1,5 @@
-"""A transaction that also commits the offsets of a reader of a consumer group: either its records and the offsets are
-committed, or none of them.
+"""A transaction that also commits the offsets of a reader of a consumer group: both its records and the offsets are
+committed, or neither.
 
 Before the commit, the client writes the offsets into the transaction with the id and the epoch of the member
 (TxnOffsetCommit). The coordinator of the group refuses them if the group has replaced the member (KIP-447). No other
@@ -34,11 +34,11 @@ WHAT: Final = "adding offsets to the transaction"
 
 
 class GroupWriting(Writing):
-    """A transaction that also commits the offsets of a reader.
+    """A transaction that also commits the offsets of a reader of a consumer group.
 
     Args:
-        reading: the state and the steps of the reader.
-        cluster, key, timeout_s, now, on_end, release, codec: those of `Writing`.
+        reading: the object that has the state of the reader.
+        cluster, key, timeout_s, now, on_end, release, codec: the arguments of `Writing`, with the same meanings.
     """
 
     def __init__(
@@ -60,7 +60,9 @@ class GroupWriting(Writing):
         self._group_offsets: dict[TopicPartition, int] = {}
 
     def flush(self) -> Steps[None]:
-        """Send all records and the offsets of the reader. Errors are those of `Writing.flush`."""
+        """Send all records and the offsets of the reader, and wait until the brokers have acknowledged them. Errors are
+        those of `Writing.flush`.
+        """
         yield from super().flush()
         yield from self._abort_on_error(self._add_offsets())
 
@@ -90,7 +92,9 @@ class GroupWriting(Writing):
         yield from self._rewind_on_error(super().abort())
 
     def end_with_block(self, error: BaseException | None) -> Steps[None]:
-        """End the transaction with its `with` block. Errors are those of `Writing.end_with_block`."""
+        """End the transaction at the end of its `with` block: commit it if `error`, the exception of the block, is
+        None; otherwise abort it. Errors are those of `Writing.end_with_block`.
+        """
         yield from self._rewind_on_error(super().end_with_block(error))
 
     def _rewind_on_error(self, steps: Steps[Result]) -> Steps[Result]:
@@ -128,8 +132,8 @@ def add_offsets(
     offsets: Mapping[TopicPartition, int],
     metadata: Mapping[TopicPartition, str],
 ) -> Steps[None]:
-    """Write offsets of a consumer group into the open transaction of a producer. They are committed with the
-    transaction.
+    """Add offsets of a consumer group to the open transaction of a producer, which commits them together with its
+    records.
 
     Args:
         cluster: the brokers.
@@ -137,10 +141,10 @@ def add_offsets(
         producer: the producer of the transaction.
         member: the member of the group.
         offsets: the offset of the next record to read, by partition.
-        metadata: the text to store with the offset, by partition. Partitions without such a text are missing.
+        metadata: the text to store with the offset, by partition. A partition that is missing here gets no text.
 
     Raises:
-        TransactionAbortedError: the member has no place in the group any more.
+        TransactionAbortedError: the group has replaced the member, so another member may read the same records.
         RefusedError: the coordinator refuses the offsets or the transaction.
         UnavailableError: no response within the deadline.
     """

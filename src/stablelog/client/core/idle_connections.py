@@ -8,7 +8,9 @@ IDLE_MAX: Final = 4  # maximum of idle connections to one broker that are kept f
 
 
 class IdleConnections:
-    """The idle connections of one client, by the address of their broker."""
+    """The connections of one client that no call uses now and that are kept for reuse, by the address of their
+    broker.
+    """
 
     def __init__(self) -> None:
         self._idle: dict[str, list[BrokerConnection]] = {}
@@ -19,7 +21,9 @@ class IdleConnections:
         return idle.pop() if idle else None
 
     def add(self, connection: BrokerConnection) -> None:
-        """Keep a connection for reuse. Close it if it broke, awaits a response, or enough are idle."""
+        """Keep a connection for reuse; close it instead if it broke or still awaits a response. If the broker then has
+        too many idle connections, close the one that was idle for longest.
+        """
         idle = self._idle.setdefault(connection.address, [])
         if connection.is_closed or connection.is_awaiting:
             connection.close()

@@ -49,13 +49,14 @@ GroupTarget = tuple[str, str, int]  # consumer group, topic, partition
 
 @dataclass(frozen=True, slots=True)
 class JointVersion:
-    """The result of `begin`: whether this version of the joint commit is committed already, and by which run.
+    """The result of `begin`: whether a version of a joint commit (the number of one joint commit under its key) is
+    committed already, and by which run (start of the writing program).
 
     Attributes:
         committed: whether the requested version of the joint commit, or a later version of its key, is committed. If
             so, there is nothing to write.
-        commit_sequence: the commit sequence of the requested version; -1 if it is not committed, or if a later version
-            is.
+        commit_sequence: the number of the requested version's commit in its transaction group; -1 if the version is not
+            committed, or if a later version is.
         last_version: the last committed version of the joint commit's key; -1 if there is none.
         run: the run (start of the writing program) that committed the requested version. Empty if the version is not
             committed, if a later one is, or if the commit named no run.
@@ -72,7 +73,7 @@ class JointVersion:
 
 @dataclass(frozen=True, slots=True)
 class JointCommit:
-    """The result of `commit`.
+    """The result of `commit`, which has committed a version of a joint commit or found it committed.
 
     Attributes:
         commit_sequence: the number of the commit in its transaction group; -1 if a later version of the key has been
@@ -103,8 +104,8 @@ def supported(cluster: Cluster) -> Steps[bool]:
 
 
 def next_order(cluster: Cluster) -> Steps[int]:
-    """Return a number that is greater than all numbers of earlier calls. A writer requests one at its start, so that
-    the broker can tell later starts of the writer from earlier ones.
+    """Return an order number, which is greater than the results of all earlier calls. A writing program requests one at
+    its start, so that the broker can tell later starts of the program from earlier ones.
 
     The number is a producer id: the broker assigns each id once, in rising order, also after a restart.
 
@@ -134,8 +135,8 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Steps[JointVersion]:
-    """Ask whether a version of a joint commit is committed. If not, the version belongs to `run` from now on: an
-    earlier run can no longer commit it.
+    """Ask whether a version of a joint commit is committed. If not, the version belongs to `run` (one start of the
+    writing program) from now on: an earlier run can no longer commit it.
 
     Args:
         cluster: the brokers.
@@ -146,11 +147,10 @@ def begin(
         order: a number from `next_order`, which is greater for later starts of the writer; -1 for none. A run with a
             lower number cannot take over the version from this run. So tasks of an earlier start that still run cannot
             prevent the commit of a later start.
-        group: the transaction group.
+        group: the transaction group, whose commits have one order; empty for the default group.
 
     Raises:
-        RefusedError: another start of the writer (run) began this version after this one, or has a greater order
-            number.
+        RefusedError: another run began this version after this one, or has a greater order number.
         UnavailableError: no response within the deadline.
     """
     request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
@@ -177,7 +177,8 @@ def commit(
     group: str = "",
     on_unanswered: Callable[[], None] | None = None,
 ) -> Steps[JointCommit]:
-    """Commit all children together with one commit sequence, or none of them.
+    """Commit the open transactions `children` together, with one commit sequence (number of a commit in its transaction
+    group), or none of them.
 
     The broker aborts all other children of this version and of earlier versions, and refuses new ones.
 
@@ -194,11 +195,11 @@ def commit(
             limit. Set it for keys that are used only once.
         digest: a hash of what this commit contains, at most 100 bytes. `begin` and `commit` return it, so that a writer
             that prepares the same version again can compare the contents.
-        group: the transaction group.
+        group: the transaction group, whose commits have one order; empty for the default group.
         on_unanswered: called for each request that the broker may have carried out without a response.
 
     Raises:
-        RefusedError: nothing was decided; the message names the child that is unknown, aborted or fenced.
+        RefusedError: nothing was committed or aborted; the message names the child that is unknown, aborted or fenced.
         UnavailableError: no response within the deadline. The version may be committed: repeat the call.
     """
     request = CommitJointRequest(
@@ -228,7 +229,8 @@ def abort(
     run: str | None = None,
     group: str = "",
 ) -> Steps[bool]:
-    """Abort the children of a joint commit, unless this version is committed already. A commit is never undone.
+    """Abort the children of a joint commit, the open transactions that it would have committed, unless this version is
+    committed already.
 
     Args:
         cluster: the brokers.
@@ -237,7 +239,7 @@ def abort(
         children: (transactional id, producer id, producer epoch) of each. Children that have ended already are ignored.
         run: a start of the writer. If given, all children of this start are aborted, and it can begin no more children
             of this version.
-        group: the transaction group.
+        group: the transaction group, whose commits have one order; empty for the default group.
 
     Returns:
         Whether this version of the joint commit, or a later one, is committed. If so, no child was aborted.
