@@ -299,8 +299,8 @@ class GroupReading:
             what = "no partition" if topic is None else f"no partition of {topic}"
             what = what if partition is None else f"not {topic}-{partition}"
             raise UsageError(
-                f"the group has assigned {what} to this reader now. Ask the reader for records first, and look at its "
-                "assignment"
+                f"the group has assigned {what} to this reader now. Read records first, so that the reader "
+                "joins the group, and seek in a partition of its `assignment`"
             )
         return sorted(targets)
 

@@ -1,5 +1,5 @@
-"""The keys of the joint commits by which a client commits its transactions. One key serves for many transactions, one
-after the other; `client.key_pool` stores the keys that are free.
+"""The keys of the joint commits by which a client commits its transactions: a key and a version identify one commit for
+the broker. One key serves for many transactions, one after the other; `client.key_pool` stores the keys that are free.
 """
 
 import uuid
@@ -28,14 +28,16 @@ EPOCH_MAX: Final = 30_000
 
 @dataclass(slots=True)
 class WriterKey:
-    """A key of joint commits with the version for its next commit. Only one transaction at a time uses the key.
+    """A key, and the version for its next commit: together they identify the commit of one transaction, a joint commit,
+    for the broker. Only one transaction at a time uses the key.
 
     Attributes:
-        group: the transaction group.
-        name: the key.
+        group: the transaction group of the commits, whose topics have one order of commits; empty for the default
+            group.
+        name: the text of the key, which no other client uses.
         version: the version of the next commit; greater than every version of the key that was committed.
         may_be_ending: whether the broker may still write the abort markers of the last transaction that used the key.
-        process: the process that made the key.
+        process: the process that made the key, and that alone uses it.
     """
 
     group: str
@@ -46,5 +48,5 @@ class WriterKey:
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id of the only child of the joint commit with this key and version."""
+        """The transactional id of the transaction that is to be committed under this key and version."""
         return child_id(self.name, self.version, RUN, 0, 0, group=self.group)

@@ -1,4 +1,5 @@
-"""The login of a connection (SASL, KIP-43, KIP-152), and the search for the reason why a listener closes connections.
+"""The client's side of the login of a connection (SASL, KIP-43, KIP-152), and the search for the reason why a listener
+closes connections.
 
 The module of a mechanism is imported when the client uses that mechanism, because all commands import this module.
 """
@@ -46,7 +47,7 @@ class LoginConnection(Protocol):
         """Send a request in the newest version that both sides support, and return the response."""
 
     def request_unchanged_steps(self, request: Any) -> Steps[Any]:
-        """Send a request in its own version, and return the response."""
+        """Send a request in exactly the version of its class, and return the response."""
 
 
 def log_in(connection: LoginConnection, credentials: LoginCredentials) -> Steps[int]:
@@ -63,7 +64,7 @@ def log_in(connection: LoginConnection, credentials: LoginCredentials) -> Steps[
 
 
 class _ClientLogin:
-    """One login on a connection, with the mechanism of the credentials."""
+    """One login on a connection, by the SASL mechanism that the credentials name."""
 
     def __init__(self, connection: LoginConnection, credentials: LoginCredentials) -> None:
         self._connection = connection
@@ -172,7 +173,7 @@ class _ClientLogin:
 
 
 class _Listener(Enum):
-    """What a probe has found out about a listener."""
+    """What a probe, a connection without a login, has found out about the security protocol of a listener."""
 
     SILENT = auto()  # it does not respond, or not with or without TLS as the probe does
     CLOSING = auto()  # it closes the connection after the TLS handshake
@@ -211,7 +212,7 @@ def explain_closed_connection(address: str, security: SecuritySettings) -> Steps
 
 
 def certificate_message(address: str, security: SecuritySettings) -> str:
-    """Return the error message for a listener that closes connections because it does not accept the client's
+    """Return the error message for a listener that closes connections, probably because it requires another client
     certificate.
     """
     if security.tls is None:

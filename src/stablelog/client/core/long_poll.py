@@ -24,8 +24,8 @@ SEVERAL_LEADERS_WAIT_S: Final = 0.1
 def wait_for_records(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], wait_s: float, size_max: int
 ) -> Steps[dict[TopicPartition, Fetched | None]]:
-    """Wait until one of these partitions has a new record, or can no longer be read from its offset. The wait is a
-    *long poll*: one Fetch request to each leader, which the leader answers when a committed record has arrived or the
+    """Wait until one of these partitions has a new committed record, or can no longer be read from its offset. The wait
+    is a *long poll*: one Fetch request to each leader, which the leader answers when such a record has arrived or the
     time has passed. The requests are not retried.
 
     `cancel_retries` ends the wait early. With several leaders, the wait is at most SEVERAL_LEADERS_WAIT_S.
@@ -33,13 +33,14 @@ def wait_for_records(
     Args:
         cluster: the brokers.
         offsets: for each partition, the offset up to which the caller has read it.
-        wait_s: the longest wait in seconds, at most WAIT_MAX_S; 0 returns what there is without waiting.
+        wait_s: the longest wait in seconds, at most WAIT_MAX_S; with 0, the leaders respond at once with the records
+            that they have.
         size_max: maximum of bytes of all records in the response of a leader, but at least one batch is returned.
 
     Returns:
-        The partitions that have changed. Each has the records at its offset if there is room for them in the response,
-        or an error code. It has None if its leader did not respond, so that it is unknown whether the partition has
-        changed.
+        The result of the fetch for each partition that has changed: the records at its offset, as far as they fit into
+        the response, or an error code. None for a partition whose leader did not respond, so that it is unknown whether
+        the partition has changed.
 
     Raises:
         RefusedError: a partition does not exist.

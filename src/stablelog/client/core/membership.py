@@ -2,8 +2,8 @@
 them.
 
 `follow_assignment` sends a heartbeat if the heartbeat interval has passed, or if the coordinator must be told of a
-change. It returns the partitions that the group takes away from this member. The caller commits their offsets, and the
-next heartbeat tells the coordinator that these partitions are free.
+change. It returns the partitions that the group takes away from this member. The caller then commits the offsets of
+these partitions. The next heartbeat tells the coordinator that the member has released them.
 """
 
 import base64
@@ -54,7 +54,7 @@ class Change(NamedTuple):
     Attributes:
         revoked: partitions that the group is going to assign to another member. Commit their offsets before the next
             heartbeat.
-        lost: partitions that another member may have already. Their offsets can no longer be committed.
+        lost: partitions that another member may have already, so that this member can no longer commit their offsets.
         assigned: new partitions, each with the offset that the group has committed; None for a partition without a
             committed offset.
     """
@@ -68,7 +68,8 @@ NO_CHANGE: Final = Change()
 
 
 class GroupMember:
-    """A member of a consumer group: its epoch, and the partitions that it has.
+    """A member of a consumer group: the state of its membership, and the steps (generators of I/O operations) that keep
+    it.
 
     Args:
         cluster: the brokers.
@@ -78,11 +79,11 @@ class GroupMember:
 
     Attributes:
         group_id: as given.
-        topics: as given; a regular expression alone in a tuple.
+        topics: the names of the topics; or a tuple with only the regular expression.
         instance_id: as given.
         member_id: the id of this member, a random UUID.
         epoch: the epoch of this member; 0 before it has joined.
-        owned: the partitions that this member has.
+        owned: the partitions that are assigned to this member and that it has taken.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class GroupMember:
         """Build the request of a heartbeat.
 
         Args:
-            epoch: the epoch of the member in the request.
+            epoch: the member epoch to send; special values mean that the member joins or leaves.
             is_whole: whether the request has all fields, also those that have not changed. This is necessary if the
                 response to the last heartbeat was lost: to such a request the coordinator responds with the assignment
                 again.
@@ -242,9 +243,9 @@ class GroupMember:
             self._target |= {(name, index) for index in self._unnamed.pop(topic_id)}
 
     def _reconcile(self) -> Steps[Change]:
-        """Release the partitions that the assignment no longer has, and return them as revoked. If there are none, take
-        the new partitions of the assignment, and return them with their committed offsets. So the coordinator learns of
-        the release before the member takes new partitions.
+        """Reconcile the member's partitions with its assignment. Release the partitions that are no longer assigned,
+        and return them as revoked. If there are none, take the new partitions, and return them with their committed
+        offsets. So the coordinator learns of the release before the member takes new partitions.
         """
         if self._target is None or (now := (yield NOW)) < self._approach_at:
             return NO_CHANGE
@@ -295,8 +296,8 @@ class GroupMember:
     def committed_offsets(
         self, partitions: Iterable[TopicPartition], *, deadline_s: float | None = None
     ) -> Steps[dict[TopicPartition, CommittedOffset]]:
-        """Return the committed offsets of these partitions. If an open transaction has written such offsets, wait until
-        it has ended, because only then it is known which offsets are committed.
+        """Return the committed offsets of these partitions. If an open transaction has written offsets for them, wait
+        until it has ended, because only then it is known which offsets are committed.
 
         Args:
             partitions: the partitions.
@@ -341,8 +342,8 @@ class GroupMember:
             metadata: the text to store with the offset, by partition. A partition that is missing here gets no text.
 
         Raises:
-            RefusedError: the member has no place in the group any more, so that another member reads these partitions;
-                or a partition does not exist, or the user may not read the group.
+            RefusedError: the group has replaced this member, so that another one reads these partitions; or a partition
+                does not exist, or the user may not read the group.
             UnavailableError: the coordinator does not respond within the deadline.
         """
         from kio.schema.offset_commit.v9.request import (
@@ -395,8 +396,8 @@ class GroupMember:
             yield from self._cluster.retrying(f"committing offsets of group {self.group_id!r}", attempt)
 
     def _learn_epoch(self) -> Steps[None]:
-        """Request the present epoch by a heartbeat. If the response has an assignment, the next call of
-        `follow_assignment` applies it.
+        """Learn the present epoch of the member by a heartbeat, because the coordinator has refused the stored one as
+        old. An assignment in the response is stored for the next call of `follow_assignment`.
         """
         answer = yield from self._send_heartbeat()
         if answer.error_code in _FENCED:

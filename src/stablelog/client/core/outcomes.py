@@ -1,4 +1,4 @@
-"""The outcomes of a transaction of the native client, and the error for each of them.
+"""The outcomes of a transaction of the native client, and the errors by which a program learns of them.
 
 A program has to distinguish three kinds of error. After `TransactionAbortedError` nothing is committed, and the program
 can write the transaction again. After `OutcomeUnknownError` it has to call `commit` again. Any other error is final.
@@ -62,7 +62,7 @@ class Committed:
 
 
 class WritingState(Enum):
-    """What the client knows of the outcome of a transaction."""
+    """What the client knows of the outcome of a transaction: that it is open, committed, aborted or in doubt."""
 
     OPEN = auto()
     IN_DOUBT = auto()  # the commit was requested, and the client does not have its complete result yet
@@ -107,8 +107,8 @@ def abort_error(cause: BaseException | None) -> RefusedError:
 
 
 def is_silence(cause: BaseException | None) -> bool:
-    """Return whether an error means that no broker responds. The client then sends no request to abort, because it
-    would wait in vain for that response, too.
+    """Return whether an error, for which a transaction is aborted, means that no broker responds. The client then sends
+    no request for the abort, because it would wait in vain for that response, too; the transaction's timeout aborts it.
     """
     return isinstance(cause, UnavailableError) and not isinstance(cause, TransactionAbortedError)
 
@@ -132,8 +132,8 @@ def unknown_outcome(what: str, failure: BaseException) -> OutcomeUnknownError:
 
 @contextmanager
 def undecided_on_error() -> Iterator[None]:
-    """Context in which a refusal or a broker that does not respond leaves open whether the transaction is committed. It
-    has no value.
+    """Context manager for requests after which it is open whether the transaction is committed if the broker refuses
+    them or does not respond. It has no value.
 
     Raises:
         OutcomeUnknownError: in place of RefusedError and UnavailableError.
@@ -157,7 +157,8 @@ def lost_outcome(why: str) -> OutcomeUnknownError:
 def shared_key_error(
     key: WriterKey, found: joint.JointCommit
 ) -> TransactionAbortedError | OutcomeUnknownError:
-    """Return the error for a key of joint commits under which another client has committed. This happens if a virtual
+    """Return the error for a transaction whose key another client uses as well: that client has committed (`found`)
+    under the version that this transaction has, and the broker commits each version once. This happens if a virtual
     machine was cloned with a running client.
     """
     sharing = f"another writer uses the key {key.name!r} of this transaction, and has committed"
@@ -167,8 +168,9 @@ def shared_key_error(
 
 
 def naming_group(failure: Exception, group: str) -> Exception:
-    """Return the error of a refused batch, `failure`. If the topic belongs to another transaction group than the
-    transaction, the returned error names both.
+    """Return the error to raise for a refused batch: `failure`, or, if the broker refused the batch because its topic
+    belongs to another transaction group (topics whose commits have one order) than the transaction, an error that also
+    names the group of the transaction.
     """
     if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
         return failure

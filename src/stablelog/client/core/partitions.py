@@ -17,12 +17,12 @@ from stablelog.wire.fetch import Fetched
 def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, int], isolation: str = "read_committed"
 ) -> Steps[dict[TopicPartition, ListedOffset]]:
-    """Find the offset of a timestamp, the start or the end of each partition.
+    """Ask the leaders for one offset of each partition: that of a timestamp, the start or the end.
 
     Args:
         cluster: the brokers.
-        specs: partition -> EARLIEST, LATEST (the last stable offset for read_committed), another special value, or a
-            timestamp in ms, which finds the first record at or after it.
+        specs: which offset to find, by partition: EARLIEST, LATEST (the last stable offset for read_committed), another
+            special value, or a timestamp in ms, which stands for the first record at or after it.
         isolation: read_committed or read_uncommitted.
 
     Returns:
@@ -94,8 +94,8 @@ def epoch_ends(
 def epoch_end(
     cluster: Cluster, topic: str, partition: int, leader_epoch: int
 ) -> Steps[tuple[int, int] | None]:
-    """Find in one partition the greatest leader epoch at or below `leader_epoch`, and the offset at which it ends, as
-    `epoch_ends` does for several partitions. None if the partition has no epoch at or above `leader_epoch`.
+    """Find in one partition the greatest leader epoch at or below `leader_epoch`, and return it with the offset at
+    which it ends. Return None if the partition has no epoch at or above `leader_epoch`.
 
     Raises:
         RefusedError: the partition does not exist.

@@ -23,10 +23,11 @@ class PausedPartitions:
             self._partitions.add((topic, partition))
 
     def resume(self, topic: str, partition: int | None) -> None:
-        """End the pause of a partition. Without a partition, end the pause of the topic and of all its partitions.
+        """Resume a partition, so that it is read again. With `partition` None, resume the topic and all its partitions,
+        even those that were paused one by one.
 
         Raises:
-            UsageError: a partition is given, and its whole topic is paused.
+            UsageError: the whole topic is paused, so that one partition of it cannot be resumed.
         """
         if partition is None:
             self._topics.discard(topic)

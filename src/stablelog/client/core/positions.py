@@ -1,4 +1,6 @@
-"""The positions of a transaction's records after its commit. The client computes them when a program asks for them."""
+"""The positions of a transaction's records after its commit: in a commit-ordered topic their offsets in commit order,
+in other topics their offsets in the log. The client computes them when a program asks for them.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -19,10 +21,12 @@ AT_ONCE_MAX: Final = 50  # requests that are sent to a leader before its first r
 
 
 class Position(NamedTuple):
-    """The place of a record: in a commit-ordered topic its position in commit order, in other topics its offset.
+    """The place of a record: its topic, its partition, and its offset. In a commit-ordered topic, this is the offset in
+    commit order, as read-committed readers see it.
 
-    The offset is -1 if it is unknown. There are two reasons: the client sent a batch twice, and the broker recognised
-    the second one but had forgotten the offset; or the topic is commit-ordered, and the user may write but not read it.
+    The offset is -1 if it is unknown. There are two reasons. The client sent a batch twice, because the first response
+    was lost, and the broker recognised it but had forgotten the offset. Or the topic is commit-ordered, and the user
+    may write but not read it.
     """
 
     topic: str
@@ -31,18 +35,18 @@ class Position(NamedTuple):
 
 
 class RecordOffsets(Protocol):
-    """The offsets of the records of a transaction in one partition. The records are numbered from 0."""
+    """The offsets of a transaction's records in one partition, by their numbers: 0 is the first record there."""
 
     def __getitem__(self, number: int, /) -> int:
         """Return the offset of a record; -1 if it is unknown."""
 
 
 class BatchOffsets:
-    """Offsets of records, computed from the base offsets of their batches.
+    """The offsets of a transaction's records in one partition, computed from the base offsets of their batches.
 
     Args:
-        firsts: for each batch, the number of its first record among the records of the transaction in the partition,
-            rising.
+        firsts: for each batch, the number of its first record among the transaction's records in the partition; in
+            ascending order.
         bases: the base offset of each batch; -1 if it is unknown.
     """
 
@@ -65,9 +69,9 @@ class SentBatches(NamedTuple):
 
     Attributes:
         target: the partition.
-        firsts: the number of the first record of each batch.
+        firsts: for each batch, the number of its first record among the transaction's records in the partition.
         bases: the base offset of each batch, -1 if unknown.
-        record_count: how many records there are.
+        record_count: how many records the batches have together.
     """
 
     target: TopicPartition
@@ -76,14 +80,14 @@ class SentBatches(NamedTuple):
     record_count: int
 
     def from_start(self, start: int) -> RecordOffsets:
-        """Return the offsets in a commit-ordered topic. There a transaction's records are adjacent, so the position of
-        the first one (`start`) is enough.
+        """Return the offsets of the records for a commit-ordered topic. In commit order a transaction's records are
+        adjacent, so the position of the first one (`start`) is enough.
         """
         return range(start, start + self.record_count)
 
     def as_appended(self) -> RecordOffsets:
-        """Return the offsets in a topic without commit order: each record stays at the offset at which its batch was
-        appended.
+        """Return the offsets of the records for a topic without commit order: each record stays at the offset at which
+        its batch was appended.
         """
         return BatchOffsets(self.firsts, self.bases)
 
@@ -95,12 +99,12 @@ def offsets_after_commit(
 
     Args:
         cluster: the brokers.
-        commit_sequence: the transaction's commit sequence.
-        partitions: what was sent to each partition.
+        commit_sequence: the transaction's commit sequence, the number of its commit in the transaction group.
+        partitions: the batches that were sent to each partition.
 
     Raises:
         DataLossError: the transaction has been removed, or its topic was deleted.
-        RefusedError: the broker refuses to list the transaction.
+        RefusedError: the broker refuses to tell the positions of the transaction.
         UnavailableError: the broker did not list the transaction within the deadline.
     """
     found = yield from _ask_at_once(cluster, commit_sequence, partitions)
@@ -162,7 +166,8 @@ def _offsets(cluster: Cluster, commit_sequence: int, sent: SentBatches) -> Steps
 
 
 def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> Steps[int]:
-    """Wait until the commit marker is durable. Return the position of the transaction's first record in a partition.
+    """Return the position in commit order of the transaction's first record in a partition. Wait until the commit
+    marker there is durable, because only then the position is known.
 
     Raises:
         DataLossError: the transaction has been removed.

@@ -26,12 +26,12 @@ TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_list
 def producer_error(
     code: ErrorCode, what: str, transactional_id: str | None, transaction_timeout_ms: int
 ) -> RefusedError:
-    """Return the error for a refused request of a producer. Its message says what to do.
+    """Return the exception for a request of a producer that the broker has refused. The message says what to do.
 
     Args:
         code: the error code of the response.
         what: the refused work, for the message: "appending to t-0".
-        transactional_id: that of the producer; None for an idempotent producer without transactions.
+        transactional_id: the transactional id of the producer; None for an idempotent producer without transactions.
         transaction_timeout_ms: the timeout that the producer has requested for its transactions.
     """
     if code is ErrorCode.invalid_transaction_timeout:
@@ -58,8 +58,8 @@ def producer_error(
 
 
 def too_large_error(code: ErrorCode, what: str, pending: PendingBatch) -> RefusedError:
-    """Return the error for a batch with more bytes than the topic allows. `code` and `what` are those of
-    `producer_error`.
+    """Return the exception for a batch that the broker has refused because it has more bytes than the topic allows.
+    `code` is the error code of the response, and `what` the refused work in words.
     """
     return RefusedError(
         code,

@@ -1,9 +1,9 @@
-"""The position of a reader of transactions: which ones its program has got, so that a later reader can continue after
-them.
+"""The position of a reader of transactions: which transactions its program has got, so that a later reader can continue
+after them.
 
-A position has an offset in commit order for each partition: the program has got all transactions before it. If all
-partitions were read up to the same commit, as a reader with cuts does, the position also has the sequence of that
-commit. Otherwise one number for all partitions would not be enough.
+A position has an offset in commit order for each partition: the program has got all transactions before it. A reader
+that reads all partitions together has read all of them up to the same commit; its position also has the commit sequence
+of this commit. If the partitions are read separately, no single commit sequence would do.
 
 A position also identifies what its offsets belong to: the cluster, the ids of the topics, and the leader epoch of each
 partition. A broker that was restored from a copy begins a new leader epoch where the copy ends. So the client
@@ -30,12 +30,12 @@ UNKNOWN: Final = -1  # an offset or a leader epoch that is unknown
 
 
 class Mark(NamedTuple):
-    """How far one partition was read.
+    """A reader's mark in one partition: how far it has read the partition.
 
     Attributes:
-        offset: the program has got or skipped all transactions before this offset; UNKNOWN if only the commit sequence
-            tells where to begin.
-        commit_sequence: the reader skips transactions up to this commit sequence.
+        offset: the program has got or skipped all transactions before this offset (in commit order); UNKNOWN if only
+            the commit sequence tells where to begin.
+        commit_sequence: the reader skips transactions up to this commit sequence (the number of a commit).
         leader_epoch: the partition's leader epoch when the offset was read, or a later one; UNKNOWN if the broker does
             not tell it.
         taken_end: the offset after the last transaction that the program has got. The log must still have the records
@@ -50,16 +50,16 @@ class Mark(NamedTuple):
 
     @property
     def needed_end(self) -> int:
-        """The offset before which the log must still have all records; UNKNOWN if it is unknown. The program has read
-        or skipped the records before it.
+        """The offset before which the log must still have all records, because the program has read or skipped them: if
+        some are missing, the broker was restored from an older copy. UNKNOWN if it is unknown.
         """
         return self.offset if self.taken_end == UNKNOWN else self.taken_end
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """The position of a reader. `str(position)` is a text that a program can store. `read(..., after=position)`
-    continues there, given the object or its text.
+    """The position of a reader of transactions. `str(position)` is a text that a program can store. `read(...,
+    after=position)`, with the object or the text, continues there.
 
     Two positions are equal if a reader would continue at the same place. The fields are not part of the public API.
     """
@@ -145,7 +145,7 @@ def _optional(value: Any) -> str | None:
 
 
 def check_fits(position: ReadPosition, topics: Collection[str], group: str | None, *, is_cut: bool) -> None:
-    """Check that a position can be used for a reader of these topics.
+    """Check that a reader of these topics can continue at a position.
 
     Args:
         position: the position.
@@ -176,8 +176,9 @@ def check_fits(position: ReadPosition, topics: Collection[str], group: str | Non
 def check_holds(
     cluster: Cluster, position: ReadPosition, topics: Collection[str]
 ) -> Steps[dict[str, TopicDescription]]:
-    """Check that the topics of a position are still the same topics of the same cluster, and have all records before
-    the position. Return the descriptions of the topics by name, so that the caller need not request them again.
+    """Check that a position still holds: that its topics are still the same topics of the same cluster, and have all
+    records before the position. Return the descriptions of the topics by name, so that the caller need not request them
+    again.
 
     Raises:
         UsageError: the position is of another cluster.

@@ -1,4 +1,5 @@
-"""Where a reader of transactions begins: the mark of each partition, from what the program has passed as `after`.
+"""Where a reader of transactions begins: its first mark in each partition (the offset, or the number of a commit, from
+which it reads), found from what the program has passed as `after`.
 
 A reader begins after a position, after a commit sequence, at a time, or with new commits (None).
 """
@@ -33,14 +34,16 @@ def start_of_partitions(
         cluster: the brokers.
         names: the names of the topics.
         group: the transaction group of all topics; None if each topic may have another one.
-        start: where to begin.
-        sought: partitions that a seek moves afterwards, so that their marks in a position do not matter.
+        start: where to begin: after a position, after a commit sequence, at a time, or with new commits (None).
+        sought: partitions that a seek moves afterwards, so that it is not checked whether the log still has the records
+            before their marks.
 
     Returns:
-        The topics by name, and for each partition the mark at which to begin.
+        A pair: the topics by name, and for each partition the mark (offset and commit sequence) at which to begin.
 
     Raises:
-        UsageError: the position is of another cluster, or a commit sequence has several meanings.
+        UsageError: the position is of another cluster, or `start` is a commit sequence and several partitions are read:
+            in each it would stand for another place.
         RefusedError: a topic does not exist, is not commit-ordered or is in another group.
         DataLossError: transactions after the start were removed.
         UnavailableError: no response within the deadline.
@@ -80,13 +83,14 @@ def start_of_partitions(
 
 
 class StartOfCuts(NamedTuple):
-    """Where a reader of cuts begins.
+    """Where a reader begins that reads all partitions together, from cut to cut. A cut is a position between two
+    commits in all partitions.
 
     Attributes:
-        cut: the present cut.
+        cut: the present cut: after the last commit whose markers are durable in all partitions.
         topics: the topics by name.
-        after: the commit sequence after which the reader begins.
-        marks: the mark of each partition at which to begin.
+        after: the commit sequence (number of a commit) after which the reader begins.
+        marks: by partition, the mark at which to begin: an offset and a commit sequence.
     """
 
     cut: Cut
@@ -117,7 +121,10 @@ def start_of_cuts(
 
 
 def _marks_at_end(cut: Cut, topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, Mark]:
-    """Return the marks of a reader that begins with the commits after a cut."""
+    """Return the marks, one for each partition, of a reader that begins with the commits after a cut (a position
+    between two commits in all partitions). Each mark has the offset and the commit sequence of the cut, and the present
+    leader epoch of the partition.
+    """
     return {
         target: Mark(offset, cut.commit_sequence, topics[target[0]].leader_epoch(target[1]))
         for target, offset in cut.offsets.items()
@@ -125,10 +132,12 @@ def _marks_at_end(cut: Cut, topics: Mapping[str, TopicDescription]) -> dict[Topi
 
 
 def place_in_cut(start: ReadPosition | int, cut: Cut) -> int:
-    """Return the commit sequence after which a reader of cuts begins.
+    """Return the commit sequence (number of a commit) after which a reader begins that reads all partitions together,
+    from cut to cut.
 
     Args:
-        start: a position, or a commit sequence; 0 stands for the beginning.
+        start: the position of an earlier reader, or a commit sequence; 0 stands for the oldest transaction that is
+            whole.
         cut: the present cut of the topics.
 
     Raises:
@@ -150,8 +159,8 @@ def check_nothing_removed(cut: Cut, after: int) -> None:
     """Before the first read, check that retention has removed no transaction after the commit sequence `after`.
 
     Raises:
-        DataLossError: records may have been removed. If the broker does not know the last commit sequence in the
-            deleted segments, it reports the commit sequence before the first remaining transaction.
+        DataLossError: records of such transactions may have been removed. The broker may not know exactly which commits
+            were in deleted segments; it then assumes all commits before the first one that is left.
     """
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
@@ -162,11 +171,12 @@ def check_nothing_removed(cut: Cut, after: int) -> None:
 
 
 def mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
-    """Return the mark of one partition in a position: how far the reader has read it. For a partition that was added to
-    its topic after the position was made, return the beginning of the partition.
+    """Return the mark that a position has for one partition: how far the reader has read it. For a partition that was
+    added to its topic after the position was made, return a mark at the beginning of the partition. `cut` is the
+    present cut, which says what retention has removed.
 
     Raises:
-        DataLossError: a transaction after the mark was torn: it has lost some of its records.
+        DataLossError: a transaction after the mark has lost some of its records to retention.
     """
     mark = position.marks.get(target, Mark(UNKNOWN, 0))
     torn, removed = cut.torn.get(target, -1), cut.removed.get(target, NOT_KNOWN)

@@ -45,8 +45,8 @@ class PartitionBuffer:
 
     Attributes:
         target: the partition.
-        firsts: for each batch that was sent, the number of its first record.
-        batch_numbers: for each batch that was sent, the number that `Producer.append` has returned.
+        firsts: for each batch that was sent, the number of its first record in this partition.
+        batch_numbers: for each batch that was sent, its number among all batches of the producer.
         sent_count: how many records were sent.
         offsets: the offsets of the records by their numbers; known after the commit.
     """
@@ -71,14 +71,16 @@ class PartitionBuffer:
         return Position(*self.target, self.offsets[number])
 
     def sent_batches(self, base_offsets: Mapping[int, int]) -> SentBatches:
-        """Return the batches that were sent, with their base offsets. `base_offsets` has the base offset of each batch
-        by its number, as `Producer.append` has returned it.
+        """Return the batches that were sent to this partition, with their base offsets. `base_offsets` has the base
+        offset of each batch by the number of the batch among all batches of the producer.
         """
         bases = [base_offsets[number] for number in self.batch_numbers]
         return SentBatches(self.target, self.firsts, bases, self.sent_count)
 
     def add_sent_batch(self, batch_number: int, count: int) -> None:
-        """Record that the next `count` records were sent in the batch with this number."""
+        """Record that the next `count` records were sent in one batch. `batch_number` is the number of this batch among
+        all batches of the producer.
+        """
         self.firsts.append(self.sent_count)
         self.batch_numbers.append(batch_number)
         self.sent_count += count
@@ -89,7 +91,7 @@ AppendedPlace = tuple[TopicPartition, int]  # a batch that was sent: its partiti
 
 
 class UnsentBatch(NamedTuple):
-    """A batch that is not sent yet: its records, and its partition."""
+    """A batch that is not sent yet, and the `PartitionBuffer` of its partition (`records`)."""
 
     records: PartitionBuffer
     batch: BatchBuilder
@@ -107,12 +109,12 @@ class RecordBuffer:
     An exception of a signal handler may interrupt `add_record` at any line. `remove_after` then removes the record.
 
     Attributes:
-        partition_counts: the number of partitions of each topic whose records `add_record` accepts.
-        partitions: the partitions of the records.
+        partition_counts: by topic, the number of its partitions. `add_record` accepts only records of these topics.
+        partitions: by partition, the records that the transaction has there.
         first: the place of the first record, which is its partition and its number there; None if there is no record.
         last: the place of the last record; None if there is no record.
-        base_offsets: the base offset of each acknowledged batch by its number, as `BatchProducer.append` has returned it;
-            -1 if it is unknown.
+        base_offsets: the base offset of each acknowledged batch, by the number that `BatchProducer.append` has returned
+            for the batch; -1 if it is unknown.
         is_due: whether `take_due_batches` has batches to return. The caller should send them before the next `add_record`.
     """
 
@@ -170,8 +172,8 @@ class RecordBuffer:
         partition: int | None,
         timestamp_ms: int,
     ) -> Place:
-        """Add a record whose arguments are valid already. Result and arguments are those of `add_record`: without a
-        partition (None), the key chooses it.
+        """Add a record whose arguments were checked already. Result and arguments are those of `add_record`. If
+        `partition` is None, the key decides, or without a key the next partition is taken.
         """
         if partition is None:
             partition_count = self.partition_counts[topic]
@@ -206,8 +208,9 @@ class RecordBuffer:
         return place
 
     def remove_after(self, last: Place | None) -> None:
-        """Remove the last record, whole or in part, if it was added after `last`: an exception of a signal handler has
-        interrupted the call that was adding it. None as `last` stands for an empty buffer.
+        """Remove the record that an interrupted call of `add_record` has added, wholly or in part: a signal handler has
+        raised an exception during the call. `last` is the place of the last record before the call; None if there was
+        none. If the call has added nothing, do nothing.
         """
         if self._begun is None or self._begun[3] is not last:
             return  # the call has not begun to change anything
@@ -260,15 +263,17 @@ class RecordBuffer:
         return [batch for records in self.partitions.values() for batch in self._take_batches(records, 0)]
 
     def end_positions(self) -> tuple[Position | None, Position | None]:
-        """Return the positions of the first and of the last record of a committed transaction; None if there is none."""
+        """Return a pair: the positions of the first and of the last record of a committed transaction; None in place of
+        both if the transaction has no record.
+        """
         first, last = (
             None if place is None else place[0].position(place[1]) for place in (self.first, self.last)
         )
         return first, last
 
     def appended_place(self) -> AppendedPlace | None:
-        """Return the partition and the offset of one appended batch; None if no offset is known. By this batch the client
-        can look up in the log how the transaction has ended.
+        """Return the partition and the offset of one batch of the transaction in the log; None if no offset is known.
+        There the client can look up how the transaction has ended.
         """
         for records in self.partitions.values():
             for number in records.batch_numbers:
@@ -282,8 +287,8 @@ class RecordBuffer:
             records.unsent = [BatchBuilder()]
 
     def _take_batches(self, records: PartitionBuffer, kept_count: int) -> list[UnsentBatch]:
-        """Remove and return the unsent batches of a partition. Of the last `kept_count` batches, those that have space
-        for more records stay in the buffer.
+        """Remove and return the unsent batches of a partition. With `kept_count` 1, the last batch stays in the buffer
+        if it has space for more records; with 0, no batch stays.
         """
         unsent = records.unsent
         end = len(unsent) - (kept_count if unsent[-1].size < BATCH_SIZE_MAX else 0)
@@ -306,8 +311,9 @@ class ManyRecords:
         timestamp_ms: the timestamp of all records.
 
     Attributes:
-        order: the partition of each record that was added.
-        firsts: for each of these partitions the number of the first record in it.
+        order: the partition of each record that was added, in the order of the records.
+        firsts: for each of these partitions, the number of the call's first record among the transaction's records
+            there.
 
     Raises:
         TypeError: an argument has a wrong type; the message says which value or key.

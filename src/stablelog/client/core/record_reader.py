@@ -1,4 +1,5 @@
-"""Reader of single records of several partitions, in the order of their offsets, for both isolation levels.
+"""Reader of single records of several partitions, in each partition in the order of the offsets, for both isolation
+levels.
 
 `stablelog consume` and readers of consumer groups use it; `core.transaction_stream` reads whole transactions.
 """
@@ -42,7 +43,7 @@ class ReadBatch(NamedTuple):
         target: the partition.
         header: the header of the batch.
         records: its decompressed records, for `batch.walk.walk_fields`.
-        first_offset: records before this offset have been read already, and are skipped.
+        first_offset: the records of the batch before this offset have been read already, and are skipped.
     """
 
     target: TopicPartition
@@ -70,10 +71,10 @@ class Round(NamedTuple):
 
     Attributes:
         batches: the batches that were read, those of a partition in the order of their offsets.
-        at_end: the partitions whose last readable record was read.
+        at_end: the partitions of which every readable record was read.
         failures: the partitions that could not be read, each with the reason. The next round tries again.
-        moved: the partitions in which the offset to read next was deleted from the log, each with this offset. The
-            reader continues there at the start of the log.
+        moved: the partitions whose next record was deleted from the log, each with the offset at which it would have
+            been read. The reader continues in them at the start of the log.
     """
 
     batches: list[ReadBatch]
@@ -83,7 +84,7 @@ class Round(NamedTuple):
 
 
 class RecordReader:
-    """Reads the records of several partitions, each from its own position on.
+    """Reads the records of several partitions, in each from an offset of its own on.
 
     Args:
         cluster: the brokers.
@@ -152,8 +153,9 @@ class RecordReader:
         return found
 
     def _positions_by_leader(self, found: Round) -> Steps[dict[int, dict[TopicPartition, int]]]:
-        """Return the positions of the partitions that are not paused, by the node id of their leader. A partition
-        without a leader is left out, and added to the failures of the round.
+        """Group the partitions that are not paused, with the offsets to read next, by the node id of their leader. A
+        partition without a leader is left out, and added to the failures of the round (the result of this round of
+        fetches).
         """
         leaders: dict[int, dict[TopicPartition, int]] = {}
         leader_ids: dict[TopicPartition, int] = {}
@@ -210,7 +212,9 @@ class RecordReader:
         return fetched
 
     def _add_failure(self, found: Round, targets: Iterable[TopicPartition], failure: Exception) -> None:
-        """Add partitions to the failures of the round, with the reason. If no retry can resolve the failure, raise it."""
+        """Add partitions to the failures of the round (the result of this round of fetches), with the reason. If no
+        retry can resolve the failure, raise it.
+        """
         if not is_retriable(failure):
             raise failure
         self._cluster.check_cancelled("reading records")
@@ -269,8 +273,8 @@ class RecordReader:
 
 
 def undecodable(target: TopicPartition, header: BatchHeader, damage: DamageError) -> DamageError:
-    """Return the error for a batch whose records cannot be decoded. The message names its offset, and the offset at
-    which the next batch begins.
+    """Return the error for a batch whose records cannot be decoded. The message names the offset of the batch, and the
+    offset of the next batch, at which a reader can continue.
     """
     topic, partition = target
     return DamageError(

@@ -104,15 +104,15 @@ PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The TLS settings of a client. A text is empty if the setting is not given.
+    """The TLS settings of a client. An attribute is an empty text if its setting is not given.
 
     Attributes:
         trust_path: the file with the authorities' certificates.
-        trust: the authorities' certificates.
+        trust: the text of the authorities' certificates (PEM), instead of a file.
         key_path: the file with the client's key and certificates.
-        key: the client's key.
-        chain: the client's certificates.
-        key_password: the password of the key.
+        key: the text of the client's key (PEM), instead of a file.
+        chain: the text of the client's certificates (PEM).
+        key_password: the password with which the client's key is encrypted.
         checks_host: whether the broker's certificate must contain the host name.
         checks_certificate: whether the broker's certificate is verified. Only a probe of a listener, which sends no secret,
             does not verify it.
@@ -140,7 +140,7 @@ class TokenEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class LoginCredentials:
-    """The mechanism of a login with its credentials.
+    """The SASL mechanism of a client's login, and the credentials for it.
 
     Attributes:
         mechanism: the SASL mechanism.
@@ -191,7 +191,7 @@ def read_security_settings(settings: Mapping[str, Any] | None, prefix: str = "")
 
     Args:
         settings: values by Kafka's names.
-        prefix: stands before the names in error messages: `kafka.` for the options of Spark.
+        prefix: the text before the names of settings in error messages, such as `kafka.` for the options of Spark.
 
     Raises:
         UsageError: a setting is unknown, missing, contradictory or not valid. The message contains no secret.
@@ -207,7 +207,9 @@ def _is_unicode(text: str) -> bool:
 
 
 class _Reader:
-    """Reads each security setting once. Settings that are never read have no effect, which is an error."""
+    """Reads the security settings, and notes which ones it has read. A setting that was never read has no effect with
+    the others, which is an error.
+    """
 
     def __init__(self, settings: Mapping[str, Any], prefix: str) -> None:
         self._prefix = prefix

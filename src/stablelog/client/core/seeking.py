@@ -13,7 +13,7 @@ from stablelog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """A time at which a reader begins: at the first commit at or after it.
+    """A time at which a reader of transactions begins: it reads from the first commit at or after this time on.
 
     Attributes:
         time_ms: milliseconds since 1970, by the broker's clock.
@@ -28,8 +28,8 @@ def offsets_since(
     """Find in each commit-ordered partition the first commit at or after a time.
 
     Returns:
-        For each partition, the offset at which to begin, and the commit sequence of the commit. Without such a commit, the
-        end of the partition, and None.
+        For each partition a pair: the offset at which the transaction of this commit begins, and its commit sequence
+        (number of the commit). If there is no such commit, the end of the partition, and None.
 
     Raises:
         RefusedError: a partition does not exist, or is not commit-ordered.
@@ -51,8 +51,8 @@ def offsets_since(
 def _first_commit(
     cluster: Cluster, target: TopicPartition, offset: int, end: int, time_ms: int
 ) -> Steps[tuple[int, int | None]]:
-    """Find the first commit at or after a time, searching from `offset` on. The broker has found `offset` by the
-    timestamps of records. Records outside transactions may have any timestamp, so the commit may come later.
+    """Find the first commit at or after a time, and search for it from `offset` on. The broker has found `offset` by
+    the timestamps of records, and a record outside transactions may have any timestamp. So the commit may come later.
 
     Args:
         cluster: the brokers.
@@ -78,7 +78,7 @@ def _first_commit(
 def check_offsets(
     cluster: Cluster, sought: Mapping[TopicPartition, int], isolation: str = "read_committed"
 ) -> Steps[None]:
-    """Check that the logs have the offsets of a seek.
+    """Check that offsets to which a program seeks exist: each is in the log of its partition, or at its end.
 
     Raises:
         OffsetOutOfRangeError: an offset is before the start of its log or past its end.

@@ -32,10 +32,10 @@ class ClientSettings:
 
     Attributes:
         security: the security protocol and the credentials.
-        deadline_s: how long a call may take.
+        deadline_s: how long a call of the program may take with all its retries, in seconds.
         client_id: the name of the client in the broker's log, metrics and quotas.
         compression: the codec of the batches that the client writes.
-        timeout_s: how long a broker may take to respond to a request.
+        timeout_s: how long a broker may take to respond to one request, in seconds.
         backoff_s: a pair: the first pause between two attempts, and the longest one, in seconds.
     """
 

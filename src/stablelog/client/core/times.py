@@ -1,4 +1,4 @@
-"""Times that a program passes to a reader: a datetime, or milliseconds."""
+"""Times that a program passes to a reader: a datetime, or milliseconds since 1970."""
 
 from datetime import datetime
 

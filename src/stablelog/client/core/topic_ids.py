@@ -9,7 +9,9 @@ from stablelog.client.topics import TopicDescription
 
 
 class TopicIds:
-    """The id of each topic to which a producer has sent batches."""
+    """The topic id of each topic to which a producer has sent batches, by which it notices that a topic was deleted and
+    created again.
+    """
 
     def __init__(self) -> None:
         self._ids: dict[str, UUID | None] = {}

@@ -1,10 +1,10 @@
 """The rules of a reader of whole transactions. It reads commit-ordered topics: either each partition separately, or all
 partitions together in the order of the commits (*cuts*).
 
-The generator of `read_steps` emits a `ReaderItem` for each transaction. Its caller returns the transaction to the
-program, and then calls `TransactionReader.deliver_item`, which moves the position. So the position never passes a
-transaction that the program has not got. The generator never ends by itself. After an error or a seek, a new generator
-continues at the position.
+The generator that `read_steps` returns emits a `ReaderItem` for each transaction. The code that runs it returns the
+transaction to the program, and then calls `TransactionReader.deliver_item`, which moves the reader's position. So the
+position never passes a transaction that the program has not got. The generator never ends by itself. After an error or
+a seek, a new generator continues at the position.
 """
 
 import uuid
@@ -65,8 +65,10 @@ class ReaderItem(NamedTuple):
 
     Attributes:
         transaction: a whole transaction; None if there was none within the reader's time limit.
-        marks: for each of these partitions, where the reader continues in it after the program has got the transaction.
-        commit_sequence: with cuts, the commit sequence up to which the program has then got all transactions.
+        marks: for each partition that the transaction changes, the mark (offset and commit sequence) at which the
+            reader continues there after the program has got the transaction.
+        commit_sequence: if the reader reads all partitions together, the number of the commit up to which the program
+            has then got all transactions.
     """
 
     transaction: CommittedTransaction | None
@@ -78,10 +80,10 @@ class TransactionReader:
     """A reader of whole transactions: what it reads, and its position.
 
     Args:
-        selection: what to read.
+        selection: the arguments of `Client.read`: which topics to read, and how.
 
     Attributes:
-        wait_s: how many seconds the next item may take; None for no limit.
+        wait_s: for how many seconds to wait for the next transaction; None for no limit.
     """
 
     def __init__(self, selection: ReaderSelection) -> None:
@@ -96,8 +98,8 @@ class TransactionReader:
 
     @property
     def commit_sequence(self) -> int:
-        """The commit sequence up to which the program has got all transactions; 0 if the partitions are read
-        separately.
+        """The commit sequence (number of a commit) up to which the program has got all transactions; 0 if the
+        partitions are read separately, because then there is no common one.
         """
         return self._commit_sequence
 
@@ -106,7 +108,7 @@ class TransactionReader:
         """The position after the last transaction that the program has got.
 
         Raises:
-            UsageError: the reader has no position yet, because it begins with new commits and has not begun.
+            UsageError: the reader has no position yet, because it begins with new commits and has sent no request.
         """
         place = self._unsought_position()
         if not self._sought:
@@ -116,7 +118,9 @@ class TransactionReader:
         return replace(place, topics=topics, marks={**place.marks, **sought})
 
     def _unsought_position(self) -> ReadPosition:
-        """Return the position, but ignore seeks whose offsets are not checked yet. Raises the errors of `position`."""
+        """Return the position without the seeks of the program whose offsets are not checked yet. Raises the errors of
+        `position`.
+        """
         known, start = self._position, self._start
         if known is not None:
             return replace(known, commit_sequence=self._commit_sequence, marks=dict(self._marks))
@@ -129,8 +133,8 @@ class TransactionReader:
         return ReadPosition(None, self._selection.is_cut, None, start, {}, {})
 
     def seek(self, after: After) -> None:
-        """Continue after a position or a commit sequence, at a time, or with new commits (None). The caller must then
-        call `read_steps` again.
+        """Continue after a position or a commit sequence, at a time, or with new commits (None). The present generator
+        of `read_steps` does not notice this: the caller must drop it and call `read_steps` again.
 
         Raises:
             UsageError: the position belongs to a reader with other topics or another `cut`.
@@ -140,10 +144,12 @@ class TransactionReader:
         self._sought.clear()
 
     def seek_to_offset(self, topic: str, partition: int, offset: int) -> None:
-        """Continue at an offset of one partition. The caller must then call `read_steps` again.
+        """Continue at an offset of one partition. The present generator of `read_steps` does not notice this: the
+        caller must drop it and call `read_steps` again.
 
         Raises:
-            UsageError: the reader reads cuts, does not read this topic, or has no position yet.
+            UsageError: the reader reads all partitions together (`cut=True`), does not read this topic, or has no
+                position yet.
         """
         self._check_separate("an offset of one partition has no place between two commits")
         if topic not in self._selection.topics:
@@ -156,20 +162,22 @@ class TransactionReader:
         self._sought[topic, partition] = offset
 
     def pause(self, topic: str, partition: int | None) -> None:
-        """Stop reading a partition, or a whole topic if `partition` is None, until `resume` is called. The caller must
-        then call `read_steps` again.
+        """Pause a partition, or a whole topic if `partition` is None: do not read it until `resume` is called. The
+        present generator of `read_steps` does not notice this: the caller must drop it and call `read_steps` again.
 
         Raises:
-            UsageError: the reader reads cuts.
+            UsageError: the reader reads all partitions together (`cut=True`), so that none of them can be left out.
         """
         self._check_separate("without one of its partitions, a transaction is not whole")
         self._paused.pause(topic, partition)
 
     def resume(self, topic: str, partition: int | None) -> None:
-        """Read a paused partition or topic again. The caller must then call `read_steps` again.
+        """Resume a paused partition, or a paused topic if `partition` is None: read it again. The present generator of
+        `read_steps` does not notice this: the caller must drop it and call `read_steps` again.
 
         Raises:
-            UsageError: the reader reads cuts, or the whole topic of the partition is paused.
+            UsageError: the reader reads all partitions together (`cut=True`), so that none can be paused; or the whole
+                topic is paused, so that one partition of it cannot be resumed.
         """
         self._check_separate("without one of its partitions, a transaction is not whole")
         self._paused.resume(topic, partition)
@@ -181,8 +189,8 @@ class TransactionReader:
             )
 
     def deliver_item(self, given: ReaderItem) -> None:
-        """Move the reader's position behind the transaction of an item. The caller calls this when the program has got
-        this transaction.
+        """Record that the program has got the transaction of an item of `read_steps`: move the reader's position behind
+        it.
         """
         self._marks |= given.marks
         self._commit_sequence = given.commit_sequence
@@ -194,7 +202,8 @@ class TransactionReader:
             cluster: the brokers.
 
         Raises:
-            UsageError: the position is of another cluster; or a number in `after` can have several meanings.
+            UsageError: the position is of another cluster; or `after` is a number, and the reader reads several
+                partitions separately.
             RefusedError: a topic does not exist, is not commit-ordered or is in another group.
             DataLossError: transactions were removed before they were read.
             DamageError: a batch was changed since it was written, or its records cannot be decoded.
@@ -213,14 +222,15 @@ class TransactionReader:
         group: str | None = None,
         commit_sequence: int = 0,
     ) -> dict[TopicPartition, TransactionStream]:
-        """Make a stream of transactions for each partition, beginning at its mark, and set the reader's position to
-        these marks.
+        """Make a stream for each partition, an object that reads its transactions from a mark on, and set the reader's
+        position to these marks.
 
         Args:
             cluster: the brokers.
             topics: the topics by name.
-            marks: where to begin in each partition: an offset, with the details that the stream needs.
-            group: the transaction group, for the position; None if the partitions are read separately.
+            marks: where to begin in each partition: an offset, a commit sequence and a leader epoch.
+            group: the transaction group of the topics, whose commits have one order, for the position; None if the
+                partitions are read separately.
             commit_sequence: the commit sequence of the position; 0 if the partitions are read separately.
 
         Returns:
@@ -304,8 +314,8 @@ class TransactionReader:
                     stream.apply_fetched(None)
 
     def _check_seek_offsets(self, cluster: Cluster) -> Steps[None]:
-        """Check that the offsets of seeks are in the logs. If one is not, drop its seek: the partition continues where
-        it was.
+        """Check that the offsets to which the program has moved partitions are in the logs. If one is not, forget this
+        seek, and raise the error: the partition continues where it was before.
         """
         for target, offset in list(self._sought.items()):
             try:
@@ -352,11 +362,12 @@ class TransactionReader:
 def _next_up_to(
     streams: dict[TopicPartition, TransactionStream], commit_sequence: int
 ) -> Steps[ReaderItem | None]:
-    """Take the next transaction from the streams of all partitions: the one with the lowest commit sequence, which is
-    at most `commit_sequence`. Its records come from each stream that has this commit.
+    """Take the next transaction from the streams, each of which reads one partition: the one with the lowest commit
+    sequence (number of a commit), if that is at most `commit_sequence`. Its records come from each stream that has this
+    commit.
 
     Returns:
-        An item with the transaction, and with the positions after it; None if no stream has such a transaction.
+        An item with the transaction, and with the reader's marks after it; None if no stream has such a transaction.
     """
     nexts: list[tuple[Commit, TopicPartition]] = []
     for target in sorted(streams):

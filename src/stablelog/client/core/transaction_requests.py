@@ -15,7 +15,9 @@ INIT: Final = 5  # the version of InitProducerId
 
 
 class ProducerIdentity(NamedTuple):
-    """The identity of a transactional producer, by which the coordinator recognises it."""
+    """The identity of a transactional producer, by which the coordinator recognises it: transactional id, producer id
+    and producer epoch.
+    """
 
     transactional_id: str
     producer_id: int
@@ -56,7 +58,7 @@ def end_request(producer: ProducerIdentity, *, is_tv2: bool, commit: bool) -> An
     """Build the request that ends the open transaction of a producer.
 
     Args:
-        producer: the producer.
+        producer: the identity of the producer.
         is_tv2: whether the coordinator supports transaction version 2, and so returns the next producer epoch.
         commit: True commits, False aborts.
     """

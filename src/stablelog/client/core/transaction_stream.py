@@ -1,8 +1,9 @@
 """The transactions of one partition, in the order of their commits. `core.transaction_reader` combines the streams of
 several partitions.
 
-DescribeCommits (`core.commits`) returns the bounds of the transactions, and ordinary fetches return the records. A
-stream holds in memory one whole transaction, and the records of the next transactions that the same fetch returned.
+A stream reads the transactions of one partition. It gets the bounds of the transactions by DescribeCommits
+(`core.commits`), and the records by ordinary fetches. It holds in memory one whole transaction, and the records of the
+next transactions that the same fetch returned.
 
 A reader that has read everything waits in a long poll: a fetch of all its partitions, which the broker answers when one
 of them has a new record. So a commit wakes the reader, and an idle reader sends one or two requests a second. The
@@ -67,12 +68,12 @@ class CommittedTransaction:
 
 
 class TransactionStream:
-    """Reads the transactions of one partition, beginning at a mark.
+    """Reads the transactions of one partition, beginning at a mark (an offset and the number of a commit).
 
     Args:
         cluster: the brokers.
         target: the partition.
-        mark: how far the partition was read before: the stream begins there.
+        mark: how far the partition was read before; the stream begins there.
         topic_id: the id of the topic; None if it is unknown.
         skips_unreadable: whether records that cannot be decoded are left out.
 
@@ -115,36 +116,38 @@ class TransactionStream:
 
     @property
     def end(self) -> int | None:
-        """The position after the last record that can be read. None if the caller has not taken all transactions before
-        it yet.
+        """The position (offset in commit order) after the last record that can be read, if the caller has taken all
+        transactions before it; otherwise None.
         """
         return self._position if self._is_at_end and not self._listed else None
 
     @property
     def mark(self) -> Mark:
-        """How far the partition was read: the caller has taken all transactions before this mark, and none after it."""
+        """How far the partition was read: the caller has taken all transactions before this mark (an offset and the
+        number of a commit), and none after it.
+        """
         offset = self._listed[0].start_offset if self._listed else self._position
         return Mark(offset, self._after, self._leader_epoch, self._taken_end)
 
     def expect_records_from(self, position: int) -> None:
-        """Drop the fetched records, because the caller is about to fetch from `position` itself. The caller must have
-        taken all transactions before this position.
+        """Drop the fetched records, because the caller is about to send a fetch from `position` on, whose result it
+        then passes to `apply_fetched`. It must have taken all transactions before this position.
         """
         self._fetched.clear()
         self._fetched_end = position
 
     def apply_fetched(self, fetched: Fetched | None) -> None:
-        """Use the result of a fetch that the caller has sent after `expect_records_from`. The next `peek_transaction`
-        requests the bounds of transactions again.
+        """Take over the result of a fetch that the caller has sent after `expect_records_from`; None if the broker did
+        not respond. The next `peek_transaction` then asks again whether there is another transaction.
         """
         self._is_at_end = False
         if fetched is not None and fetched.error is ErrorCode.none:
             self._add_batches(fetched.records)
 
     def peek_transaction(self, up_to: int | None = None) -> Steps[Commit | None]:
-        """Return the bounds of the next transaction, without taking it; None if there is none yet. After a None without
-        `up_to`, no request is sent until `apply_fetched` is called, because only a new record can bring another
-        transaction.
+        """Return the bounds of the next transaction (the positions of its records), without taking it; None if there is
+        none yet. After a result of None for `up_to` None, further calls send no request until `apply_fetched` is
+        called, because without a new record there is no further transaction.
 
         Args:
             up_to: return only a transaction with at most this commit sequence. The markers of all commits up to it must
@@ -277,11 +280,12 @@ class TransactionStream:
 
 
 class ReaderWait:
-    """The wait of a reader that has read all transactions, for the next one.
+    """The wait of a reader for the next transaction, when it has read all transactions that there are.
 
     Args:
         cluster: the brokers.
-        wait_s: returns for how many seconds the present call waits for a transaction; None for no limit.
+        wait_s: a function that returns for how many seconds the present call of the program waits for a transaction;
+            None for no limit.
     """
 
     def __init__(self, cluster: Cluster, wait_s: Callable[[], float | None]) -> None:
@@ -295,14 +299,15 @@ class ReaderWait:
         self._pause_s = PAUSE_FIRST_S
 
     def emit_item(self, item: Any) -> Steps[None]:
-        """Emit an item, and restart the time limit: the next item may take as long again."""
+        """Emit an item, such as a transaction, and begin the time limit again: the next item may take as long."""
         yield Emit(item)
         self._pause_s, self._waited_from, self._woken_at = PAUSE_FIRST_S, None, None
 
     def wait_for_change(
         self, streams: Mapping[TopicPartition, TransactionStream], positions: Mapping[TopicPartition, int]
     ) -> Steps[bool]:
-        """Wait until one of the partitions may have another transaction, and pass what was fetched to the streams.
+        """Wait until one of the partitions may have another transaction, and pass the records that were fetched
+        meanwhile to the streams, each of which reads one partition.
 
         If the last wait from the same positions ended early, a record was visible, but no transaction was complete yet.
         For example, the markers in other partitions may not be durable yet. Then pause instead, so that the reader does
@@ -351,13 +356,14 @@ def poll_streams(
     positions: Mapping[TopicPartition, int],
     wait_s: float = 0,
 ) -> Steps[bool]:
-    """Wait at most `wait_s` seconds for records from the given positions on, and pass what was fetched to the streams.
+    """Wait at most `wait_s` seconds for records from the given positions on, and pass the fetched records to the
+    streams, each of which reads the transactions of one partition.
 
     Args:
         cluster: the brokers.
         streams: the partitions.
         positions: for each partition, where the next transaction begins.
-        wait_s: how many seconds to wait; 0 only looks.
+        wait_s: how many seconds to wait; with 0, only records that exist already are fetched.
 
     Returns:
         Whether a partition has changed: it has a new record, or it can no longer be read there.

@@ -11,7 +11,8 @@ from stablelog.types import TopicPartition
 
 
 class SeekTarget(NamedTuple):
-    """The offset to which a seek has moved a partition, until an offset is committed after it.
+    """The offset to which a seek of the program has moved a partition. It is kept until the group has committed an
+    offset of the partition after the seek.
 
     Attributes:
         offset: the next offset to read.
@@ -24,11 +25,12 @@ class SeekTarget(NamedTuple):
 
 
 class UncommittedOffsets:
-    """The offsets that are handed out and not committed, with the partitions of which they may not be committed any more.
+    """The offsets that a reader of a consumer group has still to commit: those after the records that its program has
+    got. Also the partitions whose offsets it may not commit any more.
 
     Attributes:
         offsets: by partition, the offset after the last record that the program has got, or the offset of a seek.
-        seeks: the partitions that a seek has moved, until an offset is committed after it.
+        seeks: the partitions that a seek has moved, until an offset is committed after the seek.
         given_up: partitions with uncommitted offsets that the group has given to other members, which read the records
             again.
     """
@@ -39,11 +41,15 @@ class UncommittedOffsets:
         self.given_up: set[TopicPartition] = set()
 
     def offsets_of(self, targets: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the uncommitted offset of each of these partitions, for `undo_hand_out`; None for none."""
+        """Return the uncommitted offset of each of these partitions; None for a partition without one. `undo_hand_out`
+        takes this result.
+        """
         return {target: self.offsets.get(target) for target in targets}
 
     def hand_out(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Record, by partition, the offset after the last record that the program gets."""
+        """Record that records are handed out to the program: `ends` has, by partition, the offset after the last
+        one.
+        """
         self.offsets |= ends
 
     def undo_hand_out(self, before: Mapping[TopicPartition, int | None]) -> None:
@@ -55,22 +61,22 @@ class UncommittedOffsets:
                 self.offsets[target] = offset
 
     def seek(self, target: TopicPartition, offset: int) -> None:
-        """Record that a seek has moved a partition to an offset, which is to be committed."""
+        """Record that a seek has moved a partition to an offset. The next commit commits this offset or a later one."""
         self.offsets[target] = offset
         self.seeks[target] = SeekTarget(offset, f"seek:{uuid.uuid4().hex}")
 
     def rewind(
         self, targets: Iterable[TopicPartition], committed: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, int]:
-        """Forget what was handed out, because the reader goes back to the committed offsets. A seek stays if no offset
-        was committed after it.
+        """Rewind: forget which records the program has got, because the reader goes back to the committed offsets. In a
+        partition with a seek after which no offset was committed, the reader goes back to the offset of the seek.
 
         Args:
             targets: the partitions of the reader.
-            committed: the committed offsets of those that have one.
+            committed: the committed offsets of those partitions that have one.
 
         Returns:
-            The offsets of the seeks that stay.
+            The offsets of such seeks, by partition.
         """
         self.offsets.clear()
         self.given_up.clear()
@@ -90,12 +96,14 @@ class UncommittedOffsets:
                 del self.offsets[target]
 
     def give_up(self, targets: Iterable[TopicPartition]) -> None:
-        """Stop committing offsets of these partitions: other members may read their records again."""
+        """Give these partitions up: their offsets are not committed, because the group has given them to other members,
+        which may read the records again.
+        """
         for target in targets:
             if self.offsets.pop(target, None) is not None:
                 self.given_up.add(target)
 
     def take_given_up(self) -> list[TopicPartition]:
-        """Return the partitions that were given up, in their order, and forget them."""
+        """Return the partitions that were given up since the last call, sorted."""
         taken, self.given_up = sorted(self.given_up), set()
         return taken

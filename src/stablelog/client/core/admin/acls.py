@@ -101,8 +101,8 @@ def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> Steps[list[Ac
 
 
 def _numbers(asked: AclFilter) -> dict[str, Any]:
-    """Return the fields of an ACL filter for a request: the value of each field by its name. Kafka's number stands for
-    a member of an enumeration, such as an operation.
+    """Return the fields of an ACL filter for a request, by name. Kafka's number stands for each enumerated value, such
+    as an operation.
     """
     return {
         "resource_type_filter": int(asked.resource_type),

@@ -25,7 +25,8 @@ def list_brokers(cluster: Cluster) -> Steps[dict[int, str]]:
 
 
 def every_connection(cluster: Cluster) -> Steps[list[BrokerConnection]]:
-    """Return a connection to each broker of the cluster. Call this inside an attempt of `Cluster.retrying`.
+    """Return a connection to each broker of the cluster. Call this inside a function that is passed to
+    `Cluster.retrying`, which repeats it after a failure.
 
     Raises:
         UnavailableError: a broker does not respond.
@@ -38,7 +39,8 @@ def every_connection(cluster: Cluster) -> Steps[list[BrokerConnection]]:
 
 
 def node_connection(cluster: Cluster, node_id: int) -> Steps[BrokerConnection]:
-    """Return a connection to the broker with this id. Call this inside an attempt of `Cluster.retrying`.
+    """Return a connection to the broker with this id. Call this inside a function that is passed to `Cluster.retrying`,
+    which repeats it after a failure.
 
     Raises:
         RefusedError: the cluster has no such broker.
@@ -58,7 +60,7 @@ def log_directories(cluster: Cluster, targets: Iterable[TopicPartition] = ()) ->
 
     Args:
         cluster: the brokers.
-        targets: the partitions to ask for. Kafka leaves out a directory that holds none of them.
+        targets: the partitions to ask for; empty for all. Kafka leaves out a directory that holds none of them.
     """
     from kio.schema.describe_log_dirs.v4.request import DescribableLogDirTopic, DescribeLogDirsRequest
 

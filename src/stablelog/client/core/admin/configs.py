@@ -18,7 +18,9 @@ SET, DELETE = 0, 1  # operations of IncrementalAlterConfigs
 
 
 class ConfigSource(IntEnum):
-    """The origin of the value of a setting, with Kafka's numbers."""
+    """Where the value of a setting comes from, such as the topic, the configuration of the broker or the default. The
+    numbers are Kafka's.
+    """
 
     UNKNOWN = 0
     TOPIC = 1
@@ -40,10 +42,10 @@ class Config(NamedTuple):
 
     Attributes:
         name: the name of the setting.
-        value: its value as text.
-        source: where the value comes from.
+        value: the value of the setting as text.
+        source: whether the value was set for the topic, the broker or the group itself, or is a default.
         is_read_only: whether only a restart of the broker can change it.
-        is_sensitive: whether it is secret.
+        is_sensitive: whether the value is secret, such as a password.
     """
 
     name: str
@@ -99,7 +101,7 @@ def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str,
         cluster: the brokers.
         kind: topic, broker or group.
         name: the name of the topic or group, or the id of the broker; empty for the default of all brokers.
-        changes: setting -> its new value; None removes the setting, so that its default applies again.
+        changes: by the name of the setting, its new value; None removes the setting, so that its default applies again.
 
     Raises:
         RefusedError: the resource does not exist, a setting is not valid, or the user may not change it.
@@ -137,8 +139,8 @@ def _resource_type(kind: str) -> int:
 
 
 def _connection(cluster: Cluster, kind: str, name: str) -> Steps[BrokerConnection]:
-    """Return a connection to a broker that can serve the request for these settings. For the settings of one broker,
-    this is that broker. For all other settings, any broker can serve the request.
+    """Return a connection to a broker that can serve a request for these settings: for the settings of one broker, to
+    that broker, and for all others, to any broker.
     """
     if kind != "broker" or not name:
         return (yield from cluster.any_connection())

@@ -49,10 +49,10 @@ class Group(NamedTuple):
     """A described consumer group. Its state is "Dead" if the group does not exist.
 
     Attributes:
-        group_id: its id.
+        group_id: the id of the group.
         group_type: "classic" or "consumer" (KIP-848).
         state: Kafka's name of its state, such as "Stable" or "Empty".
-        protocol: the assignor; empty if it has no members.
+        protocol: the assignor that divides the partitions among the members; empty if the group has no members.
         members: its members.
     """
 
@@ -64,7 +64,9 @@ class Group(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The offset that a group has committed for a partition. The leader epoch is -1 if the group has committed none."""
+    """The offset that a group has committed for a partition, with the leader epoch and the metadata. The leader epoch
+    is -1 if none was committed with the offset.
+    """
 
     offset: int
     leader_epoch: int = -1
@@ -249,10 +251,10 @@ def remove_committed(answer: Any, left: dict[TopicPartition, int]) -> list[tuple
 
     Args:
         answer: the response to OffsetCommit or TxnOffsetCommit.
-        left: the offset to commit of each partition; changed in place.
+        left: by partition, the offset that has still to be committed; changed in place.
 
     Returns:
-        The error code and the name of each partition whose offset the broker has refused.
+        For each partition whose offset the broker has refused, a pair: the error code, and the partition as text.
     """
     failures = []
     for topic in answer.topics:
@@ -272,7 +274,7 @@ def commit_offsets(
     Args:
         cluster: the brokers.
         group_id: the group.
-        offsets: (topic, partition) -> the offset of the next record to read.
+        offsets: by (topic, partition), the offset of the next record to read.
 
     Raises:
         RefusedError: the group has members, or a partition does not exist. The offsets of other partitions may be
@@ -321,7 +323,7 @@ def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPa
     """Delete the committed offsets of partitions that no member of the group reads.
 
     Raises:
-        RefusedError: the group does not exist, or a member has subscribed to a topic.
+        RefusedError: the group does not exist, or a member of the group has subscribed to the topic of a partition.
         UnavailableError: its coordinator does not respond.
     """
     from kio.schema.offset_delete.v0.request import (
@@ -354,7 +356,7 @@ def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPa
 
 
 def delete_group(cluster: Cluster, group_id: str) -> Steps[None]:
-    """Delete a group that has no members, with its offsets.
+    """Delete a group that has no members, with its committed offsets.
 
     Raises:
         RefusedError: the group does not exist; or it has members, or an open transaction that commits its offsets.

@@ -13,7 +13,9 @@ QuotaEntity = Mapping[str, str | None]
 
 
 class Quotas(NamedTuple):
-    """The quotas of one entity: the entity, and the value of each quota by its key."""
+    """The quotas of one entity (a user, a client id, both, or an IP address): the entity, and the value of each quota
+    by its key, such as "producer_byte_rate".
+    """
 
     entity: dict[str, str | None]
     values: dict[str, float]
@@ -22,12 +24,13 @@ class Quotas(NamedTuple):
 def list_quotas(
     cluster: Cluster, entity: QuotaEntity | None = None, *, strict: bool = False
 ) -> Steps[list[Quotas]]:
-    """Return the quotas of all entities, or of those with given types and names.
+    """Return the quotas of all entities, or of those with given types and names. An entity says to whom a quota
+    applies: a user, a client id, both, or an IP address.
 
     Args:
         cluster: the brokers.
-        entity: return only entities with these types and names; None for all entities.
-        strict: whether to leave out entities that have further types.
+        entity: the types and names that an entity must have, such as {"user": "alice"}; None for all entities.
+        strict: whether to leave out entities that also have a type which is not in `entity`.
 
     Raises:
         RefusedError: a type is unknown, or the user may not see quotas.
@@ -59,12 +62,13 @@ def list_quotas(
 
 
 def alter_quotas(cluster: Cluster, entity: QuotaEntity, changes: Mapping[str, float | None]) -> Steps[None]:
-    """Change the quotas of one entity. Either all changes are made or none.
+    """Change the quotas of one entity: a user, a client id, both, or an IP address. Either all changes are made or
+    none.
 
     Args:
         cluster: the brokers.
-        entity: its types and names.
-        changes: key of a quota, such as "producer_byte_rate" -> its value; None removes the quota.
+        entity: the types and names of the entity, such as {"user": "alice"}.
+        changes: by the key of a quota, such as "producer_byte_rate", its new value; None removes the quota.
 
     Raises:
         RefusedError: the entity, a key or a value is not valid, or the user may not change quotas.

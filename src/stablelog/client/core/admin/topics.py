@@ -58,10 +58,10 @@ def create_topic(
 
     Args:
         cluster: the brokers.
-        name: its name.
-        partitions: the number of its partitions; -1 for the default of the broker.
+        name: the name of the topic.
+        partitions: the number of the topic's partitions; -1 for the default of the broker.
         replication_factor: the number of copies of each partition; -1 for the default of the broker.
-        configs: settings by name, such as {"stablelog.order": "commit"}.
+        configs: settings of the topic by name, such as {"stablelog.order": "commit"}.
 
     Raises:
         RefusedError: a topic of this name exists, or the broker does not accept an argument. If an earlier attempt of the
@@ -138,10 +138,10 @@ def delete_records(
 
     Args:
         cluster: the brokers.
-        before: (topic, partition) -> the first offset to keep; -1 for the high watermark.
+        before: by (topic, partition), the first offset to keep; -1 for the high watermark, which deletes all records.
 
     Returns:
-        The new start of each partition.
+        By partition, the log start offset after the deletion.
 
     Raises:
         RefusedError: a partition does not exist, its topic is compacted, or the offset is past its high watermark. The
@@ -191,5 +191,7 @@ def delete_records(
 
 
 def _time_left(cluster: Cluster) -> Steps[timedelta]:
-    """Return how long the broker may take to change a topic: the time until the deadline of the call."""
+    """Return the time until the deadline of the present call. Requests that change topics name it as the time that the
+    broker may take.
+    """
     return timedelta(milliseconds=max(1, int(1000 * cluster.time_left_s((yield NOW)))))

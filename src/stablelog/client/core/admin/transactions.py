@@ -36,11 +36,11 @@ class DescribedTransaction(NamedTuple):
     """A transactional id with the state of its transaction, as its coordinator knows it.
 
     Attributes:
-        transactional_id: the id.
-        state: Kafka's name of the state.
-        producer_id: the present producer.
+        transactional_id: the transactional id.
+        state: Kafka's name of the state, such as "Ongoing".
+        producer_id: the id of the producer that uses the transactional id now.
         producer_epoch: its epoch.
-        timeout_ms: after this time the coordinator aborts the transaction.
+        timeout_ms: the time after which the coordinator aborts an open transaction.
         started_ms: when the transaction began, in ms since 1970; -1 if none is open.
         partitions: the partitions of the transaction.
     """
@@ -60,10 +60,10 @@ class ActiveProducer(NamedTuple):
     Attributes:
         producer_id: the producer.
         producer_epoch: its epoch.
-        last_sequence: the sequence number of its last record there; -1 if unknown.
-        last_timestamp_ms: the timestamp of its last batch there; -1 if unknown.
-        coordinator_epoch: the coordinator epoch of the last marker; -1 if there is no marker.
-        start_offset: the first offset of its open transaction there; -1 if none is open.
+        last_sequence: the sequence number of the producer's last record in the partition; -1 if unknown.
+        last_timestamp_ms: the timestamp of the producer's last batch in the partition; -1 if unknown.
+        coordinator_epoch: the coordinator epoch in the producer's last transaction marker; -1 if there is no marker.
+        start_offset: the first offset of the producer's open transaction in the partition; -1 if none is open.
     """
 
     producer_id: int
@@ -82,7 +82,7 @@ def list_transactions(
     Args:
         cluster: the brokers.
         states: only ids in one of these states; empty for all.
-        longer_than_ms: only ids whose transaction is open for longer than this; -1 for all.
+        longer_than_ms: only ids whose transaction has been open for more than so many ms; -1 for all.
 
     Raises:
         UsageError: a state is unknown.
@@ -128,10 +128,10 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Steps[Descr
 def describe_at_coordinator(
     connection: BrokerConnection, transactional_id: str
 ) -> Steps[DescribedTransaction]:
-    """Request the state of a transactional id and its transaction from one coordinator, and return the state.
+    """Request the state of a transactional id and its transaction from one coordinator, without a retry, and return it.
 
     Args:
-        connection: to the coordinator.
+        connection: a connection to the coordinator.
         transactional_id: the transactional id.
 
     Raises:
@@ -160,8 +160,8 @@ def describe_at_coordinator(
 
 @cache
 def _response_class() -> Any:
-    """Return a response class in which the start time of a transaction is a number. The class of the kio library
-    rejects the value -1, which means that no transaction is open.
+    """Return a class for the response to DescribeTransactions in which the start time of a transaction is a number. The
+    class of the kio library refuses the value -1, by which brokers say that no transaction is open.
     """
     from types import GenericAlias
 
@@ -175,7 +175,9 @@ def _response_class() -> Any:
 
 
 def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | None) -> Any:
-    """Return a copy of a message class of the kio library in which one field has another type."""
+    """Return a copy of a message class of the kio library in which one field has another type: `annotation` in Python,
+    and `kafka_type` on the wire.
+    """
     from dataclasses import field, fields, make_dataclass
 
     changed = {name: (annotation, {"kafka_type": kafka_type} if kafka_type else {})}
@@ -192,7 +194,7 @@ def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | No
 def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> Steps[dict[TopicPartition, list[ActiveProducer]]]:
-    """Return the producers of each partition, as its leader knows them.
+    """Return the producers that are active in each partition, as the leader of the partition knows them.
 
     Raises:
         RefusedError: a partition does not exist, or the user may not read it.
@@ -267,10 +269,10 @@ def abort_hanging(cluster: Cluster, topic: str, partition: int, start_offset: in
         cluster: the brokers.
         topic: the topic.
         partition: the partition.
-        start_offset: the first offset of the transaction there.
+        start_offset: the first offset of the transaction in this partition.
 
     Raises:
-        RefusedError: no transaction is open there from this offset on.
+        RefusedError: no transaction that begins at this offset is open in the partition.
         UnavailableError: the leader does not respond.
     """
     from kio.schema.write_txn_markers.v2.request import (

@@ -10,7 +10,9 @@ from stablelog.wire.sasl.scram import ITERATIONS_DEFAULT, SALT_SIZE, Mechanism, 
 
 
 class Credential(NamedTuple):
-    """A stored credential of a user, without its keys: the user, the mechanism and the number of iterations."""
+    """What a broker tells of a user's stored credential, which stands for the password: the user, the SCRAM mechanism
+    and the number of iterations of the hash.
+    """
 
     user: str
     mechanism: Mechanism
@@ -18,10 +20,10 @@ class Credential(NamedTuple):
 
 
 def list_users(cluster: Cluster) -> Steps[list[Credential]]:
-    """Return the stored credentials of all users, sorted by user.
+    """Return the stored credentials of all users, sorted by user, without the keys that are derived from passwords.
 
     Raises:
-        RefusedError: the user may not see them.
+        RefusedError: the user of this client may not see them.
         UnavailableError: no broker responds.
     """
     from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
@@ -52,11 +54,12 @@ def set_password(
     mechanism: Mechanism = Mechanism.SHA_512,
     iterations: int = ITERATIONS_DEFAULT,
 ) -> Steps[None]:
-    """Add a user, or set the password of a user for one mechanism. The broker gets a salted hash of the password
-    (SCRAM), and not the password.
+    """Set the password of a user for one SCRAM mechanism, and so add the user if it has no credential yet. The broker
+    gets a salted hash of the password, and not the password.
 
     Raises:
-        RefusedError: the name or the number of iterations is not valid, or this user may not change users.
+        RefusedError: the name or the number of iterations is not valid, or the user of this client may not change
+            users.
         UnavailableError: no broker responds.
     """
     from kio.schema.alter_user_scram_credentials.v0.request import ScramCredentialUpsertion
@@ -70,10 +73,11 @@ def set_password(
 
 
 def remove_password(cluster: Cluster, user: str, mechanism: Mechanism) -> Steps[None]:
-    """Remove the credential of a user for one mechanism. Open connections of the user stay logged in.
+    """Remove a user's password for one SCRAM mechanism: the stored credential. Open connections of the user stay logged
+    in.
 
     Raises:
-        RefusedError: the user has no such credential, or this user may not change users.
+        RefusedError: the user has no such credential, or the user of this client may not change users.
         UnavailableError: no broker responds.
     """
     from kio.schema.alter_user_scram_credentials.v0.request import ScramCredentialDeletion
