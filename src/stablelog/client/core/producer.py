@@ -1,5 +1,5 @@
-"""Producer of complete record batches: it appends each batch exactly once despite failures, either in transactions or
-as an idempotent producer.
+"""Producer of encoded record batches: it appends each batch exactly once despite failures, either in transactions or as
+an idempotent producer.
 
 A batch keeps its sequence number when the producer sends it again. The broker remembers the last five batches of a
 producer in each partition, and answers a repeated batch with its first response. So the producer has at most five
@@ -60,10 +60,10 @@ class _Leader:
 
 
 class BatchProducer:
-    """A producer of encoded batches, with at most one open transaction.
+    """A producer of batches that the caller has encoded, with at most one open transaction.
 
-    Call `begin` first, and again after an abort. After an exception of `append` or `flush`, the transaction can only be
-    aborted, and a producer without transactions can only be closed.
+    Call `begin` first, and again after an abort. If `append` or `flush` raises, a transaction can only be aborted, and
+    a producer without transactions can only be closed.
 
     Args:
         cluster: the brokers.
@@ -71,12 +71,12 @@ class BatchProducer:
             idempotent producer without transactions, which has no `end`.
         transaction_timeout_ms: the time in ms after which the coordinator aborts an open transaction.
         deadline_s: how long batches are retried while none is acknowledged, in seconds.
-        on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
-            -1 if the broker has the batch already and no longer knows its offset.
+        on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset,
+            which is -1 if the broker had the batch already and has forgotten its offset.
 
     Attributes:
-        producer_id: set by `begin`.
-        producer_epoch: set by `begin`; `end` changes it in transaction version 2.
+        producer_id: the producer id; -1 before `begin`.
+        producer_epoch: the producer epoch; -1 before `begin`. In transaction version 2, `end` changes it.
         record_count: how many records the broker has acknowledged since `begin`.
     """
 
@@ -170,8 +170,8 @@ class BatchProducer:
         return coordinator
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Take over the open transaction of another process, in order to end it. All batches of the transaction must be
-        acknowledged.
+        """Resume the open transaction of another process, so that this producer can end it. All batches of the
+        transaction must be acknowledged.
         """
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._index = 1
@@ -217,7 +217,7 @@ class BatchProducer:
         return answer
 
     def close(self) -> None:
-        """Return the connections to the cluster. An open transaction is not ended."""
+        """Return the connections to the cluster object. An open transaction is not ended."""
         while self._leaders:  # no connection is given back twice, also if an exception interrupts this
             _, leader = self._leaders.popitem()
             self._cluster.return_connection(leader.connection)
@@ -234,10 +234,10 @@ class BatchProducer:
             topic: the topic's name.
             partition: the partition's index.
             batch: the bytes of the batch.
-            more: whether the caller appends another batch at once. Then this one is sent with it, in one request.
+            more: whether the caller appends another batch at once, so that both can be sent in one request.
 
         Returns:
-            The number of the batch in the transaction, from 0.
+            The number of the batch since `begin`, from 0.
 
         Raises:
             RefusedError: the broker refuses this batch or an earlier one, or the transaction has ended.
@@ -276,7 +276,7 @@ class BatchProducer:
         return bool(self._queue) or any(leader.requests for leader in self._leaders.values())
 
     def _send(self, *, wait: bool) -> Steps[None]:
-        """Send batches, up to the maximum in flight. With `wait`, first receive the response to a request in flight."""
+        """Send batches, up to the maximum of requests in flight. With `wait`, first receive a response."""
         now = yield NOW
         with self._cluster.limit_waits_until(max(now, self._progress_at + self._deadline_s) + GRACE_S):
             yield from self._send_in_time(wait=wait)
@@ -293,7 +293,7 @@ class BatchProducer:
             yield from self._requeue_unacknowledged(failure)
 
     def _send_oldest_batches(self) -> Steps[None]:
-        """Send the oldest batch of each partition, except to leaders with the maximum in flight."""
+        """Send the oldest batch of each partition, except to leaders that have the maximum of requests in flight."""
         if not self._queue:
             return
         if self._transactional_id is not None and not self._is_tv2:
@@ -361,8 +361,8 @@ class BatchProducer:
     # --- responses ---
 
     def _receive_response(self, leader: _Leader) -> Steps[None]:
-        """Receive the response to the oldest request. If its errors are retriable, queue the failed batches again and
-        raise RetriableError.
+        """Receive the response of a leader to its oldest request. If the errors in it are retriable, queue the failed
+        batches again and raise RetriableError.
         """
         response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
         data = yield from leader.connection.receive_steps(flexible=response_class.__flexible__)
@@ -399,8 +399,8 @@ class BatchProducer:
             self._on_acknowledged(pending.index, base_offset)
 
     def _requeue_or_raise(self, pending: PendingBatch, result: Any) -> str:
-        """Handle a batch that the broker has refused. If only an earlier batch was missing, and that one is queued
-        again, queue this batch again, too, and return the name of the error, for a message. Otherwise raise the error.
+        """Handle a batch that the broker has refused. If the reason is only that an earlier batch is missing, which is
+        queued again, queue this one again, too, and return the name of the error for a message. Otherwise raise it.
         """
         code = result.error_code
         if code in LOST_BATCH and self._queue.has_older(pending):

@@ -1,14 +1,13 @@
 """The rules of one transaction of the native client: its batches, its commit or abort, and the positions of its
 records.
 
-The shells run the steps of `Writing`, and pass the outcome to futures. One call at a time runs steps. `cancel` may be
-called at any moment, and `expire` only while no call runs.
+The shells (`client.blocking`, `client.aio`) run the steps of `Writing`, and pass the outcome to futures. One call at a
+time runs steps. `cancel` may be called at any moment, and `expire` only while no call runs.
 
 Batches are sent while the transaction is open. The commit is a joint commit with this transaction as its only child,
 under the next version of a key that no other open transaction uses (`client.key_pool`). The broker stores the last
 version of the key, so a repeated commit gets the same response, even after a restart of the broker. In commit-ordered
-topics, the client then requests the positions of the records. In others, a record stays at the offset at which it was
-appended.
+topics, the client then requests the positions of the records. In other topics, a record keeps its offset.
 """
 
 import uuid
@@ -55,15 +54,15 @@ class Writing:
     commits each version of a key only once.
 
     Args:
-        cluster: the brokers; used by this transaction alone until `release`.
-        key: the key of the joint commit, with the transaction group; used by this transaction alone until `release`.
+        cluster: connections to the brokers; only this transaction uses them until `release`.
+        key: the key of the joint commit, with the transaction group; only this transaction uses it until `release`.
         timeout_s: how long the transaction may stay open before it is aborted.
         now: the present time, in seconds of the clock of `steps.Now`.
         on_end: called with the outcome: the result of the commit, or the error with the reason of the abort. If an
             exception interrupts `on_end`, it is called again. After a commit, the partitions in `records` have the
             offsets of the records.
-        release: called once when no more requests will be sent.
-        codec: the compression of the batches.
+        release: called once when no more requests will be sent, so that others can use `cluster` and the key.
+        codec: the compression of the batches that are sent.
 
     Attributes:
         cluster: as given.
@@ -144,7 +143,7 @@ class Writing:
             yield from self._check_open()
 
     def mark_interrupted(self) -> None:
-        """Record that an exception has interrupted `write_many`: the next call aborts the transaction."""
+        """Record that an exception has interrupted `write_many`, so that the next call aborts the transaction."""
         self._is_torn = True
 
     def send_due(self) -> Steps[None]:
@@ -184,8 +183,8 @@ class Writing:
             records.add_sent_batch(number, count)
 
     def _begin_producer(self) -> Steps[None]:
-        """Begin the transaction under its key of joint commits, or under a new key if the broker refuses this one. Then
-        batches can be sent.
+        """Begin the transaction under its key, which identifies its commit, or under a new key if the broker refuses
+        this one. Then batches can be sent.
         """
         self.is_key_free = False
         self.key, self._ending, self.producer = yield from begin_under_key(
@@ -205,7 +204,7 @@ class Writing:
         return self._state is WritingState.IN_DOUBT
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Decide that another transaction may use the key after this one. `may_be_ending` says that the broker may
+        """Free the key, so that another transaction may use it for its commit. `may_be_ending` says that the broker may
         still be writing abort markers of this transaction.
         """
         self.key.may_be_ending = may_be_ending
@@ -303,8 +302,8 @@ class Writing:
         return is_first
 
     def expire(self) -> None:
-        """Handle the timeout of the transaction: abort it if it is open, or report its outcome if it has ended. No
-        other call may run.
+        """Handle the timeout of the transaction: abort it if it is open, or report its outcome if it has ended. The
+        caller makes sure that no other call runs.
         """
         self._report_outcome()
         if self._state is WritingState.OPEN:
@@ -314,7 +313,7 @@ class Writing:
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id. The transaction must have sent a batch."""
+        """The transactional id of the transaction, which must have sent a batch."""
         return self._ending.transactional_id
 
     def _request_commit(self) -> Steps[None]:
@@ -343,7 +342,7 @@ class Writing:
         self._free_key(may_be_ending=not self._ending.is_joint)  # Kafka responds before it writes the markers
 
     def _abort_refused(self, refused: RefusedError) -> Steps[joint.JointCommit]:
-        """Abort after a refused commit. If the transaction was committed before, request its result."""
+        """Abort the transaction after a refused commit. If an earlier request has committed it, return its result."""
         assert self.producer is not None
         if (yield from self._try_to_abort(refused)):
             ended = self._set_failed_by(refused)
@@ -362,15 +361,15 @@ class Writing:
         return not is_committed
 
     def _check_state(self) -> None:
-        """Check that the transaction has not ended. If it has, raise the error that a later call gets."""
+        """Check that the transaction has not ended. If it has, raise the error that says so, for the present call."""
         if self.failure is not None:
             raise self.failure
         if self._state is not WritingState.OPEN:
             raise RefusedError(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> Steps[None]:
-        """Check that the transaction is open, and raise its error if it is not. A transaction that cannot continue is
-        aborted first.
+        """Check that the transaction is open; otherwise raise the error that says why not. Abort a transaction first
+        that was cancelled or interrupted, or whose timeout has passed.
         """
         self._check_state()
         yield from self._check_cancelled()
@@ -384,7 +383,7 @@ class Writing:
             raise (yield from self._abandon(None))
 
     def _abort_on_error(self, steps: Steps[Result]) -> Steps[Result]:
-        """Run steps, and return their result. On an error, abort the transaction, and raise its error."""
+        """Run the steps of a call, and return their result. On an error, abort the transaction, and raise its error."""
         self._is_torn = True  # until the steps have ended; an exception may come at any line
         try:
             result = yield from steps
