@@ -303,7 +303,7 @@ class UnprovenError(StablelogError):
     """
 
     def __init__(self, path: Path, prove: Callable[[], Iterator[None]]) -> None:
-        super().__init__(f"{path} was not proven since the start of the broker")
+        super().__init__(f"the log file {path} was not checked since the start of the broker")
         self.path = path
         self.prove = prove
 
@@ -319,7 +319,9 @@ class NotLoadedError(StablelogError):
     """
 
     def __init__(self, ranges: Sequence[ObjectRange], size: int) -> None:
-        super().__init__(f"{len(ranges)} ranges of objects are not loaded, first {ranges[0].key}")
+        super().__init__(
+            f"{len(ranges)} ranges of objects are not in the cache; the first is of {ranges[0].key}"
+        )
         self.ranges = tuple(ranges)
         self.size = size
 

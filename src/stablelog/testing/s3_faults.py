@@ -83,7 +83,7 @@ class S3Hold:
         self._decide(goes_on=False)
 
     def _decide(self, *, goes_on: bool) -> None:
-        assert self._loop is not None, "wait for the request first"
+        assert self._loop is not None, "no request is stopped yet: call wait first"
         self._loop.call_soon_threadsafe(self.decide, goes_on)
 
     def decide(self, goes_on: bool) -> None:

@@ -55,7 +55,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[s
             if code in RETRIABLE_CODES:
                 raise RetriableError(message)
             if code is not ErrorCode.none:
-                raise refused_error(code, f"creating {name}: {message}")
+                raise refused_error(code, f"creating topic {name}: {message}")
 
         def look() -> None:
             try:
@@ -65,5 +65,5 @@ def create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[s
             ) as unknown:  # Apache Kafka answers before its brokers know the topic.
                 raise RetriableError(str(unknown)) from unknown
 
-        cluster.retrying(f"creating {name}", attempt)
-        cluster.retrying(f"looking for {name}", look)
+        cluster.retrying(f"creating topic {name}", attempt)
+        cluster.retrying(f"looking for topic {name}", look)

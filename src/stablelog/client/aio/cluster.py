@@ -287,7 +287,7 @@ class AsyncCluster:
         `advance`.
         """
         ended, result = await self.advance(steps)
-        assert ended, "these steps give items"
+        assert ended, "these steps emit items: run them by advance"
         return result  # type: ignore[no-any-return]
 
     async def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:

@@ -229,7 +229,7 @@ class BlockingRunner:
         steps of readers also yield items, such as transactions: run those by `advance`.
         """
         ended, result = self.advance(steps)
-        assert ended, "these steps give items"
+        assert ended, "these steps emit items: run them by advance"
         return result  # type: ignore[no-any-return]
 
     def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:

@@ -161,7 +161,9 @@ class BrokerConnection(ABC):
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
         """The versions that the broker supports: API key -> (first version, last version). Call `negotiate` before."""
-        assert self._versions is not None, "negotiate comes first"
+        assert self._versions is not None, (
+            "the API versions of the broker are not known: call negotiate first"
+        )
         return self._versions
 
     @property

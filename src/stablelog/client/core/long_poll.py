@@ -48,7 +48,7 @@ def wait_for_records(
     """
     changed: dict[TopicPartition, Fetched | None] = dict.fromkeys(offsets)
     waiting_on = cluster.waiting_on
-    assert not waiting_on, "one call at a time"
+    assert not waiting_on, "another call waits for records already: one call at a time"
     now = yield NOW
     # If the network is silent, half of the deadline is left to try another connection.
     until = now + min(wait_s, WAIT_MAX_S, cluster.deadline_s / 2) + cluster.deadline_s / 2 + GRACE_S / 2

@@ -188,7 +188,9 @@ class BatchProducer:
             UnavailableError: no response within the deadline; the transaction may or may not have ended.
         """
         assert self._transactional_id is not None, "an idempotent producer has no transaction"
-        assert not (commit and self._unacknowledged()), "flush before the commit"
+        assert not (commit and self._unacknowledged()), (
+            "some batches are not acknowledged: call flush before the commit"
+        )
         self.close()
         if self.has_begun:
             answer = yield from self._cluster.retrying(
@@ -243,7 +245,7 @@ class BatchProducer:
             RefusedError: the broker refuses this batch or an earlier one, or the transaction has ended.
             UnavailableError: no broker accepted the batch within the deadline.
         """
-        assert self.producer_id >= 0, "begin comes first"
+        assert self.producer_id >= 0, "the producer has no id yet: call begin first"
         target = (topic, partition)
         sequence = self._sequences.get(target, 0)
         is_transactional = self._transactional_id is not None

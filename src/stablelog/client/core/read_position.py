@@ -219,5 +219,5 @@ def _check_cluster(cluster: Cluster, position: ReadPosition) -> None:
     if None not in (position.cluster_id, cluster.cluster_id) and position.cluster_id != cluster.cluster_id:
         raise UsageError(
             f"the position is of the cluster {position.cluster_id}, and {cluster.bootstrap} is the cluster "
-            f"{cluster.cluster_id}"
+            f"{cluster.cluster_id}: read from the cluster of the position, or begin without a position"
         )

@@ -166,7 +166,7 @@ def check_nothing_removed(cut: Cut, after: int) -> None:
     if whole_after > after:
         raise DataLossError(
             f"records of transactions after commit sequence {after} may have been removed: all transactions after "
-            f"{whole_after} are whole"
+            f"{whole_after} are whole. Begin after that commit"
         )
 
 
@@ -183,7 +183,7 @@ def mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
     if 0 < mark.commit_sequence < torn:
         raise DataLossError(
             f"records of transactions up to commit sequence {torn} were removed from {target[0]}-{target[1]}, and the "
-            f"position is {mark.commit_sequence}"
+            f"position is {mark.commit_sequence}. Begin without a position"
         )
     if NOT_KNOWN < removed <= mark.commit_sequence and mark.commit_sequence > 0:
         # No transaction after the mark was removed, although the partition may begin after it.

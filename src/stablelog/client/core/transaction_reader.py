@@ -151,7 +151,7 @@ class TransactionReader:
             UsageError: the reader reads all partitions together (`cut=True`), does not read this topic, or has no
                 position yet.
         """
-        self._check_separate("an offset of one partition has no place between two commits")
+        self._check_separate("an offset of one partition does not say where to begin in the others")
         if topic not in self._selection.topics:
             raise UsageError(
                 f"the reader reads {', '.join(self._selection.topics)}, and not {topic}: name one of its topics"
