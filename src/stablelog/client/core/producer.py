@@ -188,9 +188,7 @@ class BatchProducer:
             UnavailableError: no response within the deadline; the transaction may or may not have ended.
         """
         assert self._transactional_id is not None, "an idempotent producer has no transaction"
-        assert not (commit and self._unacknowledged()), (
-            "some batches are not acknowledged: call flush before the commit"
-        )
+        assert not (commit and self._unacknowledged()), "not every batch is acknowledged: call flush first"
         self.close()
         if self.has_begun:
             answer = yield from self._cluster.retrying(
