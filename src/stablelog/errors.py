@@ -247,14 +247,15 @@ class ObjectExistsError(StablelogError):
 
 class DataLossError(StablelogError):
     """Records that the caller asked for were removed: by retention, by DeleteRecords, or because their topic was
-    deleted. The message names the offsets or commit sequences that remain.
+    deleted. The message names the offsets, or the commit sequences (numbers of commits), of which records are left.
     """
 
 
 class FencedError(StablelogError):
-    """Another process has taken over the work of this one: another broker the object store (its broker epoch, a number
-    that each start of a broker takes there, is greater), or another producer the transactional id (its producer epoch
-    is greater). The process that gets this error must stop. It has changed nothing since the other process took over.
+    """Another process has taken over what this one used. A broker with a greater broker epoch (a number that each start
+    of a broker takes in the object store) has taken over the store, or a producer with a greater producer epoch has
+    taken over the transactional id. The process that gets this error must stop. It has changed nothing since it was
+    replaced.
     """
 
 
@@ -314,7 +315,7 @@ class NotLoadedError(StablelogError):
 
     Args:
         ranges: the byte ranges that the caller must load.
-        size: how many bytes the read needs in memory at the same time: those of `ranges`, and those that are in the
+        size: how many bytes the read needs in memory at the same time: the bytes of `ranges`, and bytes that are in the
             cache already.
     """
 

@@ -267,7 +267,7 @@ class BaseReader(Generic[ClusterT]):
         return True
 
     def _next_transaction(self) -> CommittedTransaction:
-        """Remove and return the next transaction for the program, and move the position after it."""
+        """Return the next transaction that was read, for the program, and move the reader's position behind it."""
         given = self._given.popleft()
         self._core.deliver_item(given)
         assert given.transaction is not None

@@ -72,7 +72,9 @@ def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def metadata_request(names: Iterable[str] | None) -> Any:
-    """Build the request for the metadata of these topics; None for all topics. The broker creates no topic."""
+    """Build the request for the metadata of these topics; None for all topics. It forbids the broker to create missing
+    topics.
+    """
     from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 
     topics = (

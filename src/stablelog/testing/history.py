@@ -75,8 +75,9 @@ class History:
 
 
 def check(history: History) -> list[str]:
-    """Check a history. Return a description of each contradiction between what readers got and the responses that
-    writers got; the docstring of this module lists the kinds. An empty list means that there is none.
+    """Check a history, the recorded writes and reads of a test run. Return a description of each contradiction between
+    what readers got and the responses that writers got; an empty list if there is none. The docstring of this module
+    lists the kinds.
     """
     transactions = [WrittenTransaction(*txn) for txn in history.transactions]
     return [

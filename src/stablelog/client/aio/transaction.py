@@ -95,8 +95,9 @@ class AsyncTransaction:
             timestamp_ms: by default the current time.
 
         Returns:
-            A future that is done when the transaction has ended, and not before. Its result is the record's position
-            after a commit. After an abort, the future raises. It may be dropped.
+            A future that is done when the transaction has ended, and not before. After a commit, its result is the
+            record's position (topic, partition and offset). After an abort, the future raises. A program that does not
+            need the position may drop the future.
 
         Raises:
             RefusedError: the transaction had ended, or the topic or partition does not exist. Or this call has aborted
@@ -105,7 +106,8 @@ class AsyncTransaction:
             UnavailableError: no broker responds to the request for the topic's metadata. Nothing was written.
             TypeError: an argument has a wrong type. Nothing was written.
             UsageError: the timestamp is out of range, no topic can have this name, or UTF-8 cannot encode a text, and
-                nothing was written. Or the call is in another process or event loop.
+                nothing was written. Or this is another process or event loop than the one in which the transaction was
+                begun.
         """
         self._check_caller()
         # Without a wait, no other task comes between the check and the record: the lock is not needed.
@@ -202,14 +204,15 @@ class AsyncTransaction:
                 await self._run_or_abort(lambda: self._writing.make_ready(topic))
 
     async def commit(self) -> Committed:
-        """Commit all records that were written. The call may be repeated after any failure and then returns the same
-        result.
+        """Commit all records that were written. The call may be repeated after any failure; if the transaction is
+        committed, it returns the result of the commit.
 
-        A cancelled call aborts the transaction if the commit was not requested yet. If the commit was requested
-        already, the futures get the outcome, and another call of `commit` returns it.
+        If the call is cancelled before it has requested the commit from the broker, it aborts the transaction. If it is
+        cancelled later, the futures get the outcome, and another call of `commit` returns it.
 
         Returns:
-            The commit sequence, and the positions of the records that were written first and last.
+            The commit sequence (the number of the commit in its transaction group), and the positions of the records
+            that were written first and last.
 
         Raises:
             RefusedError: the transaction is aborted, and all futures have failed.

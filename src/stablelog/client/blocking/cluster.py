@@ -234,7 +234,7 @@ class BlockingCluster(BlockingRunner):
         self.core.forget_metadata()
 
     def address_of(self, node_id: int) -> str:
-        """Return the "host:port" of a broker that metadata has named.
+        """Return the "host:port" of the broker with this id in the last Metadata response.
 
         Raises:
             RetriableError: metadata names no broker with this id now.

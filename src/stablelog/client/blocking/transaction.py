@@ -89,8 +89,8 @@ class Transaction:
             timestamp_ms: by default the current time.
 
         Returns:
-            A future. Its result is the record's position after a commit; it fails if the transaction is aborted. It may be
-            dropped.
+            A future. After a commit, its result is the record's position (topic, partition and offset); it fails if the
+            transaction is aborted. A program that does not need the position may drop the future.
 
         Raises:
             RefusedError: the transaction had ended; or this call aborted it and failed all futures, because the broker
@@ -186,11 +186,12 @@ class Transaction:
             self._run_steps(writing.send_due())
 
     def commit(self) -> Committed:
-        """Commit all records that were written. The call may be repeated after any failure and then returns the same
-        result.
+        """Commit all records that were written. The call may be repeated after any failure; if the transaction is
+        committed, it returns the result of the commit.
 
         Returns:
-            The commit sequence, and the positions of the records that were written first and last.
+            The commit sequence (the number of the commit in its transaction group), and the positions of the records
+            that were written first and last.
 
         Raises:
             RefusedError: the transaction is aborted, and all futures have failed.
@@ -235,8 +236,8 @@ class Transaction:
             )
 
     def _run_steps(self, steps: Steps[Result]) -> Result:
-        """Run the steps (I/O operations) of one call of `writing`, and return their result. If they raise an
-        OutcomeUnknownError, set this transaction as its attribute, so that the program can repeat the commit.
+        """Run the steps (a generator of I/O operations) of one call, and return their result. If they raise an
+        OutcomeUnknownError, set its attribute `transaction` to this object, so that the program can repeat the commit.
         """
         try:
             return self._run(self._writing.cluster.run_until_deadline(steps))

@@ -98,7 +98,8 @@ class Cluster(CallLimits):
     def retrying(
         self, what: str, attempt: Callable[[], Steps[Result]], deadline_s: float | None = None
     ) -> Steps[Result]:
-        """Run the steps of `attempt` until they succeed, fail with an error that no retry can resolve, or the deadline has passed.
+        """Run the steps (a generator of I/O operations) that `attempt` returns, and return their result. Repeat this
+        until they succeed, until they fail with an error that no retry can resolve, or until the deadline.
 
         Args:
             what: the work in words, for messages, such as "listing offsets".
@@ -153,7 +154,7 @@ class Cluster(CallLimits):
     # --- connections ---
 
     def address_of(self, node_id: int) -> str:
-        """Return the "host:port" of a broker that metadata has named.
+        """Return the "host:port" of the broker with this id in the last Metadata response.
 
         Raises:
             RetriableError: metadata names no broker with this id now.
@@ -307,7 +308,8 @@ class Cluster(CallLimits):
         return {name: len(self._topics[name].partitions) for name in names}
 
     def topic(self, name: str) -> Steps[TopicDescription]:
-        """Return the metadata of a topic from the cache, or request it. `retrying` empties the cache before each retry.
+        """Return the metadata of a topic from the cache of this object, or request it. `retrying` empties the cache
+        before each retry.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -408,9 +410,7 @@ class Cluster(CallLimits):
 
     @property
     def node_ids(self) -> list[int]:
-        """The ids of the brokers in the last metadata, in the order of the metadata; empty before the first
-        metadata.
-        """
+        """The ids of the brokers in the last Metadata response, in its order; empty before the first response."""
         return sorted(self._nodes)
 
     def refresh_node_ids(self) -> Steps[list[int]]:

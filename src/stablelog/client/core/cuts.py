@@ -73,12 +73,13 @@ def describe_cut(
 
     Args:
         cluster: the brokers.
-        topics: commit-ordered topics of one transaction group.
-        commit_sequence: the commit sequence R of the cut; it must be resolved.
+        topics: commit-ordered topics of one transaction group, whose commits have one order.
+        commit_sequence: the commit sequence (number of a commit) at which to cut; it must be resolved.
         group: the transaction group; None for the group of the topics.
 
     Raises:
-        RefusedError: a topic does not exist, is not commit-ordered or is in another group, or R is not resolved.
+        RefusedError: a topic does not exist, is not commit-ordered or is in another transaction group, or the commit
+            sequence is not resolved.
         UnavailableError: no response within the deadline.
     """
     request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))

@@ -71,7 +71,7 @@ class TransactionEnding(Protocol):
         """
 
     def abort(self, producer: BatchProducer, place: AppendedPlace | None) -> Steps[bool]:
-        """Request the abort of the transaction. Arguments and errors are those of `commit`.
+        """Request the abort of the transaction from the broker. Arguments and errors are those of `commit`.
 
         Returns:
             True if the transaction was committed before, so that nothing was aborted. False if it is aborted.

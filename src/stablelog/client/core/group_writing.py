@@ -84,7 +84,9 @@ class GroupWriting(Writing):
     # --- the end: the reader learns of it whenever the program does ---
 
     def commit(self) -> Steps[Committed]:
-        """Commit the records and the offsets of the reader. Result and errors are those of `Writing.commit`."""
+        """Commit the transaction: its records, and the offsets of its reader. Result and errors are those of
+        `Writing.commit`.
+        """
         return (yield from self._rewind_on_error(super().commit()))
 
     def abort(self) -> Steps[None]:

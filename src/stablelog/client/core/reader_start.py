@@ -102,8 +102,8 @@ class StartOfCuts(NamedTuple):
 def start_of_cuts(
     cluster: Cluster, names: Sequence[str], group: str | None, start: After
 ) -> Steps[StartOfCuts]:
-    """Find where a reader begins that reads all partitions together. Arguments and errors are those of
-    `start_of_partitions`.
+    """Find where a reader begins that reads all partitions together, from cut to cut (a cut is a position between two
+    commits in all partitions). Arguments and errors are those of `start_of_partitions`.
     """
     topics = (yield from check_holds(cluster, start, names)) if isinstance(start, ReadPosition) else None
     cut = yield from describe_cut(cluster, names, group=group)

@@ -67,7 +67,9 @@ class PartitionBuffer:
         return self.sent_count + sum(batch.count for batch in self.unsent)
 
     def position(self, number: int) -> Position:
-        """Return the position of a record of a committed transaction."""
+        """Return the position (topic, partition and offset) of the record with this number. The transaction must be
+        committed.
+        """
         return Position(*self.target, self.offsets[number])
 
     def sent_batches(self, base_offsets: Mapping[int, int]) -> SentBatches:
@@ -145,7 +147,8 @@ class RecordBuffer:
         """Check the arguments and add a record. After an error, nothing was added.
 
         Returns:
-            The place of the record: its partition, and its number among the transaction's records there.
+            The place of the record: the `PartitionBuffer` of its partition, and its number among the transaction's
+                records in this partition.
 
         Raises:
             RefusedError: the partition does not exist.
@@ -249,8 +252,8 @@ class RecordBuffer:
         self.is_due = bool(self._full) or self._size >= BUFFERED_SIZE_MAX
 
     def take_due_batches(self) -> list[UnsentBatch]:
-        """Remove and return the batches that should be sent now: the full ones, or all of them if the buffer holds too
-        many records.
+        """Remove and return the batches that should be sent now: the full batches, or all batches if all unsent records
+        together have too many bytes.
         """
         if self._size >= BUFFERED_SIZE_MAX:
             return self.take_all_batches()
@@ -366,6 +369,6 @@ class ManyRecords:
         return True
 
     def positions(self) -> list[Position]:
-        """Return the positions of all records after the commit."""
+        """Return the positions of all records of the call, in their order. The transaction must be committed."""
         following = {records: count(first) for records, first in self.firsts.items()}
         return [records.position(next(following[records])) for records in self.order]

@@ -128,7 +128,8 @@ class RecordReader:
             RefusedError: a partition does not exist, or the user may not read it.
             DamageError: a batch is damaged; the message names partition and offset.
 
-        After an exception the positions are those before the call: the records of all partitions are read again.
+        If the call raises, `positions` is as it was before the call, so that the next call reads the records of all
+        partitions again.
         """
         before = dict(self.positions)
         try:

@@ -56,7 +56,8 @@ def read_client_settings(given: Mapping[str, Any] | None, deadline: float | None
 
     Raises:
         TypeError: the settings are no mapping, or the deadline is no number.
-        UsageError: the deadline is out of range; or a setting is unknown, missing, contradictory or not valid. The message contains no secret.
+        UsageError: the deadline is out of range; or a setting is unknown, missing, contradictory or not valid. The
+            message contains no secret.
     """
     if given is not None and not isinstance(given, Mapping):
         raise wrong_type("settings", given, "a mapping from names to values")

@@ -59,8 +59,8 @@ class Pause(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call a function that reads a file, draws random bytes, computes for milliseconds, or belongs to the user. The
-    result, or the error, is that of the function.
+    """Call a function that reads a file, draws random bytes, computes for milliseconds, or belongs to the user, so that
+    the code that runs the steps can call it in a thread. The result, or the error, is that of the function.
     """
 
     function: Callable[[], Any]
@@ -84,6 +84,8 @@ Steps = Generator[Effect, Any, Result]
 
 
 def as_steps(call: Callable[[], Result]) -> Steps[Result]:
-    """Return steps that call a function, have no effects, and have the result of the function as their result."""
+    """Return steps (a generator) that only call a function and return its result, for code that expects steps. They
+    yield no effect (I/O operation).
+    """
     return call()
     yield  # makes this function a generator

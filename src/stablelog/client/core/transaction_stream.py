@@ -38,7 +38,9 @@ DISK_ATTEMPTS: Final = 5  # a partition may be closed for a moment; these attemp
 
 
 class ReadRecord(NamedTuple):
-    """A record with its position in commit order."""
+    """A record that a reader has got. For read-committed readers of a commit-ordered topic, its offset is the offset in
+    commit order.
+    """
 
     topic: str
     partition: int
@@ -55,9 +57,9 @@ class CommittedTransaction:
     separately (`cut=False`), these are only the records in one partition.
 
     Attributes:
-        commit_sequence: the number of its commit in the transaction group.
-        time_ms: the time of its commit, by the broker's clock.
-        records: by topic and partition; in each partition in the order in which they were written.
+        commit_sequence: the number of the commit in its transaction group.
+        time_ms: the time of the commit, by the broker's clock.
+        records: the records, sorted by topic and partition; in each partition in the order in which they were written.
         unreadable_count: how many records are left out because no client can decode them.
     """
 
@@ -204,8 +206,8 @@ class TransactionStream:
     def take_transaction(self) -> Steps[list[ReadRecord]]:
         """Take the transaction that `peek_transaction` has returned, and return its records.
 
-        The children of a joint commit have one commit sequence and count as one transaction. They are adjacent in the
-        partition, but two DescribeCommits responses may list them.
+        The transactions that a joint commit has committed together (its children) have one commit sequence and count as
+        one transaction. They are adjacent in the partition, but may be listed by two DescribeCommits responses.
 
         Raises:
             DataLossError: the transaction may have been removed, or the topic was deleted and created again.

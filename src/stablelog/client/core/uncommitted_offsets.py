@@ -1,5 +1,5 @@
-"""The offsets that a reader of a consumer group has to commit: those of the records that its program has got, and those
-of seeks.
+"""The offsets that a reader of a consumer group has still to commit: the offsets after the records that its program has
+got, and the offsets to which the program has moved the reader (seeks).
 """
 
 import uuid

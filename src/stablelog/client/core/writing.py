@@ -216,7 +216,8 @@ class Writing:
         """Commit all records. After any failure the call may be repeated, and then returns the same result.
 
         Returns:
-            The commit sequence, and the positions of the records that were written first and last.
+            The commit sequence (number of the commit), and the positions of the records that were written first and
+            last.
 
         Raises:
             RefusedError: the transaction is aborted.
@@ -293,8 +294,8 @@ class Writing:
                 self.cluster.allow_retries()
 
     def cancel(self) -> bool:
-        """Cancel retries, so that running steps end soon. Return whether this is the first call. From now on, no commit
-        is requested; a commit that was requested before may still succeed. The caller calls `end_with_block` next.
+        """Cancel retries, so that running steps end soon. Return whether this is the first call of `cancel`. No commit
+        is requested any more; one that was requested before may succeed. The caller calls `end_with_block` next.
         """
         is_first, self._is_cancelled = not self._is_cancelled, True
         if not self._state.is_final:

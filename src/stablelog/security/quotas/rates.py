@@ -118,7 +118,9 @@ class TokenBucket:
         self._full_ms = 0
 
     def _fill(self, quota: float, now_ms: int) -> float:
-        """Add the tokens for the time since the last call. Return the burst of the bucket (its greatest level)."""
+        """Fill the bucket: add the tokens for the time since the last call, at the rate of the quota. Return the burst,
+        which is the greatest level of the bucket.
+        """
         burst = quota * self._windows.span_ms / MS_PER_S
         self._tokens = min(burst, self._tokens + quota * (now_ms - self._updated_ms) / MS_PER_S)
         self._updated_ms = now_ms

@@ -90,8 +90,8 @@ class QuotaTable:
 
 
 def _short(name: str) -> str:
-    """Return a short text in place of a client's name: the name itself, or a digest of a long name, which would take
-    much memory.
+    """Return a text that stands for a client's name in the keys of measured rates: the name, or a hash of a long name,
+    which would take much memory.
     """
     if len(name) <= LONG_NAME_SIZE:
         return name
