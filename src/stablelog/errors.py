@@ -252,10 +252,9 @@ class DataLossError(StablelogError):
 
 
 class FencedError(StablelogError):
-    """Another process has taken over what this one used. A broker with a greater broker epoch (a number that each start
-    of a broker takes in the object store) has taken over the store, or a producer with a greater producer epoch has
-    taken over the transactional id. The process that gets this error must stop. It has changed nothing since it was
-    replaced.
+    """Another broker has taken over the object store, or another producer the transactional id. The later broker has a
+    greater broker epoch, a number that each start of a broker takes in the store; the later producer has a greater
+    producer epoch. The process that gets this error must stop. It has changed nothing since it was replaced.
     """
 
 

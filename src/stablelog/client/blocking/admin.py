@@ -111,9 +111,7 @@ class TransactionAdmin(AdminArea):
 
 
 class UserAdmin(AdminArea):
-    """Requests for the users whose SCRAM credentials the brokers store: to list them, and to change or delete a
-    credential.
-    """
+    """Requests for the users whose SCRAM credentials (hashed passwords) the brokers store."""
 
     list = _lending(users.list_users)
     set_password = _lending(users.set_password)
@@ -129,7 +127,7 @@ class AclAdmin(AdminArea):
 
 
 class QuotaAdmin(AdminArea):
-    """Requests for quotas, the limits for the rates of users, client ids and addresses."""
+    """Requests for quotas, which limit the rates of users, client ids and IP addresses."""
 
     list = _lending(quotas.list_quotas)
     alter = _lending(quotas.alter_quotas)
