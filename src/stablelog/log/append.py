@@ -1,4 +1,5 @@
-"""Plans of appends: check a batch or transaction markers, and assign offsets and the leader epoch.
+"""Plans of appends. A plan is the result of all checks of a batch or of transaction markers: the bytes to write, with
+the offsets and the leader epoch that they get.
 
 Nothing is written here: `log.writer` writes the planned batches. The producer state changes in one case only: if
 transaction verification refuses a batch, the state remembers the sequence number of this batch.
@@ -159,7 +160,8 @@ def plan_append(
             gets its offset, because the call itself may write to the same log.
         require_first_sequence_zero: whether the first batch of a producer that the log does not know must have sequence
             number 0. This is checked only if the log has records.
-        are_records_checked: whether `check_records` or `is_checked_soon` has accepted the records of the batch.
+        are_records_checked: whether the caller has checked the records of the batch already, by `check_records` or
+            `is_checked_soon`. If not, this function checks them.
         checked_header: the header of the batch, if `check_batch` has accepted the batch with the settings of this log.
 
     Returns:
@@ -210,8 +212,8 @@ def plan_append(
 
 
 def is_next(log: OpenLog, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
-    """Whether the producer state would accept a client's batch now. It would not if the batch has a wrong sequence or
-    an old producer epoch, or if it is a duplicate.
+    """Whether a client's batch is the next one of its producer, so that the producer state would accept it now. It is
+    not if it has a wrong sequence number or an old producer epoch, or if it is a duplicate.
     """
     if not header.has_producer:
         return True
@@ -321,7 +323,8 @@ def plan_markers(
 
 
 def count_fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
-    """Return how many of these batches, counted from the first one, fit into one segment. The result is at least 1.
+    """Return how many of these batches, counted from the first one, fit together into one segment. The result is at
+    least 1.
 
     A segment spans at most `relative_offset_max` offsets. This limit matters in commit-ordered topics, where one commit
     marker may take millions of offsets.

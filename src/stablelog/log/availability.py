@@ -13,7 +13,8 @@ class Availability:
         name: the partition's name, for messages.
 
     Attributes:
-        is_writing: whether an append has written to the log file, and has not updated the state in memory yet.
+        is_writing: whether an append has written to the log file, and has not updated the state in memory yet. If it
+            stops there, file and memory differ, and the partition fails.
         is_closed: whether the partition was closed. Its directory may then belong to a new topic of the same name.
         on_failure: called once with the reason when the partition fails. It is not called when the partition is closed.
     """
@@ -61,7 +62,9 @@ class Availability:
             self.check_open()
 
     def check_open(self) -> None:
-        """Raise UnavailableError if the partition is closed: its directory may belong to a new topic of the same name."""
+        """Raise UnavailableError if the partition is closed: its directory may belong to a new topic of the same name.
+        A partition that has failed passes this check.
+        """
         if self.is_closed:
             raise UnavailableError(f"partition {self._name} is closed")
 

@@ -1,4 +1,5 @@
-"""Read-only access to the files of a partition that is not open: segments, snapshots and small files, but no log file.
+"""Read-only access to the files of a partition that is not open: the summaries and indexes of its segments, its
+snapshots and its small files. No log file is read.
 
 A damaged small file counts as missing, because the next start of the broker rebuilds it.
 """
@@ -32,7 +33,7 @@ class PartitionDirectory:
     Every method raises UnknownFormatError for a file of a later release, and DiskError for a file that cannot be read.
 
     Args:
-        listing: the listing of the partition's directory.
+        listing: the names of the files in the partition's directory, with a cache of their contents.
 
     Attributes:
         bases: base offsets of the log files, ascending.
@@ -52,11 +53,13 @@ class PartitionDirectory:
         return self.listing.path(f"{offset:020d}{suffix}")
 
     def segment_name(self, base_offset: int) -> SegmentName:
-        """The name of a segment, which need not exist."""
+        """The name of a segment: its base offset, and the paths of its files. The segment need not exist."""
         return SegmentName.of(self.listing.directory, base_offset)
 
     def summary(self, base_offset: int) -> Summary | None:
-        """The summary of a segment; None if the file is missing or damaged, or belongs to another segment."""
+        """The summary of a segment: its offsets, timestamps, file sizes and checksums. None if the file of the summary
+        is missing or damaged, or belongs to another segment.
+        """
         if base_offset not in self._summaries:
             self._summaries[base_offset] = None
             with contextlib.suppress(FileNotFoundError, DamageError):
@@ -75,16 +78,16 @@ class PartitionDirectory:
         """Read the `.producers` snapshot of an offset.
 
         Returns:
-            Two values: the producer state at this offset, and the summary of the segment up to this offset. None if the
-            file is missing or damaged.
+            Two values: the producer state at this offset, and a summary (sizes, counts and checksums) of the segment up
+            to this offset. None if the file is missing or damaged.
         """
         if offset not in self._producers:
             self._producers[offset] = self._read_producers(offset)
         return self._producers[offset]
 
     def read_progress(self, offset: int) -> Summary | None:
-        """Return the segment summary in the `.producers` snapshot of an offset, which describes the segment up to this
-        offset; None if the file is missing or damaged.
+        """Return the *progress* in the `.producers` snapshot of an offset: a summary (sizes, counts and checksums) of
+        the segment up to this offset. None if the file is missing or damaged.
 
         The producer state of the snapshot is not kept in memory, because a partition may have thousands of snapshots.
         """
@@ -127,11 +130,12 @@ class PartitionDirectory:
         }
 
     def indexes_up_to(self, progress: Summary) -> tuple[bytes, ...] | None:
-        """Return the contents of the growing segment's indexes up to a snapshot, in the order of INDEX_SUFFIXES. Later
-        entries in the files are left out. None if the index files do not match the snapshot.
+        """Return the contents of the growing segment's indexes up to a snapshot, in the order offset index, time index,
+        transaction index. Later entries in the files are left out. None if the index files do not match the snapshot.
 
         Args:
-            progress: the segment summary from the `.producers` file of the snapshot.
+            progress: the summary from the `.producers` file of the snapshot, with the sizes and checksums of the
+                indexes up to the snapshot.
         """
         sizes, crcs = progress.index_files
         try:

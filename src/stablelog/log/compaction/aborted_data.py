@@ -43,7 +43,8 @@ PRODUCERS_MAX = 100_000
 
 
 def _walk_of(segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> TransactionWalk:
-    """Return the state of transactions for one pass over the batches of a segment.
+    """Return a new `TransactionWalk` for one pass over the batches of a segment. It tells which of the batches belong
+    to aborted transactions.
 
     Args:
         segment: the segment.
@@ -58,7 +59,8 @@ def _walk_of(segment: SealedSegment, spanning: Sequence[AbortedTxn]) -> Transact
 def find_removal_rules(
     segment: SealedSegment, spanning: Sequence[AbortedTxn]
 ) -> Generator[None, None, "RemovalRules | None"]:
-    """Read a segment, in steps, to find the rules for the removal of its aborted data.
+    """Read a segment, in steps, to find the rules for the removal of its aborted data (the data of aborted
+    transactions).
 
     Args:
         segment: the segment.
@@ -92,13 +94,15 @@ def find_removal_rules(
 
 
 class RemovalRules:
-    """The rules that decide which batches of one segment stay when aborted data is removed.
+    """The rules that decide which batches of one segment stay when aborted data (the data of aborted transactions) is
+    removed.
 
     Args:
         segment: the segment.
         spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
         last: by producer id: the last offset of the producer's last batch in the segment, if this batch belongs to an
-            aborted transaction.
+            aborted transaction. Such a batch stays, without its records, because it has the producer's last sequence
+            number.
     """
 
     def __init__(
@@ -147,7 +151,7 @@ class RewrittenLog:
         self._new: list[bytes] = []
 
     def add_range(self, origin: int, size: int) -> None:
-        """Add a range of bytes of the original file to the end of the new file."""
+        """Add the `size` bytes at the position `origin` of the original file to the end of the new file."""
         is_next = len(self._begins) and self._origins[-1] == origin - (self.size - self._begins[-1])
         if not is_next or self._origins[-1] < 0:
             self._begins.append(self.size)
@@ -195,11 +199,12 @@ class RewrittenLog:
 
 
 class Rewritten(NamedTuple):
-    """A segment without its aborted data, described in memory. Its files are not written.
+    """A segment without its aborted data (the data of aborted transactions): what its files would contain. They are not
+    written to the disk.
 
     Attributes:
-        summary: the summary of the new segment.
-        indexes: the contents of its indexes, in the order of INDEX_SUFFIXES.
+        summary: the summary of the new segment: its offsets, timestamps, counts, file sizes and checksums.
+        indexes: the contents of its indexes, in the order offset index, time index, transaction index.
         log: the bytes of its log file.
     """
 
@@ -209,7 +214,9 @@ class Rewritten(NamedTuple):
 
 
 class _Describer(Rewriter):
-    """A rewriter that describes the new segment in memory, and writes no file."""
+    """A rewriter that writes no file: it only records, in memory, from which bytes the log file of the new segment
+    would consist, and what its indexes and its summary would contain.
+    """
 
     def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         super().__init__(segment, index_interval)
@@ -226,13 +233,13 @@ class _Describer(Rewriter):
 def without_aborted(
     disk: Disk, directory: Path, summary: Summary, spanning: Sequence[AbortedTxn], *, index_interval: int
 ) -> Generator[None, None, Rewritten | None]:
-    """Describe, in steps, a copy of a sealed segment without its aborted data. Nothing is written, and any thread may
-    run the steps.
+    """Describe, in steps, the copy that a sealed segment would have without its aborted data (the data of aborted
+    transactions). Nothing is written, and any thread may run the steps.
 
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        summary: the summary of the segment.
+        summary: the summary of the segment: its offsets, timestamps, counts, file sizes and checksums.
         spanning: the aborted transactions that began before the segment's end and whose markers are in later segments.
         index_interval: the number of bytes between two entries of the offset index.
 
@@ -271,7 +278,8 @@ class RemovalPass(Pass):
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        summaries: the summaries of the segments, which follow each other. Their transactions have all ended.
+        summaries: the summaries of the segments (their offsets, file sizes and checksums), without a gap between two
+            segments. All transactions that began in these segments have ended.
         spanning: the aborted transactions that began in these segments and whose markers are in later ones.
         index_interval: the number of bytes between two entries of an offset index.
     """

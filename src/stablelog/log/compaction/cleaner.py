@@ -31,16 +31,17 @@ class Compaction(Pass):
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        summaries: the summaries of the segments that the pass may rewrite, beginning with the first segment of the log.
+        summaries: the summaries (offsets, file sizes and checksums) of the segments that the pass may rewrite,
+            beginning with the first segment of the log.
         spanning: the aborted transactions that began in these segments and whose abort markers are in later ones.
         producers: the producer state of the log, with the last batch of each producer.
         first_dirty_offset: the first offset that was not compacted before.
         config: the partition's settings.
-        now_ms: the time of the broker's clock.
+        now_ms: the time of the wall clock.
         key_count_max: how many keys the pass may keep in memory. Records of further keys are left to the next pass.
 
     Attributes:
-        latest: the latest offset of each key of the new records, those since the last pass.
+        latest: the latest offset of each key, among the records that were appended since the last pass.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class Compaction(Pass):
 
     @property
     def end_offset(self) -> int:
-        """The end of the compacted records, exclusive: the first dirty offset after this pass."""
+        """The end of the compacted records, exclusive. After this pass, it is the first dirty offset, from which on the
+        log is not compacted.
+        """
         return self.latest.end_offset
 
     @property

@@ -96,7 +96,8 @@ def _short(key: bytes) -> bytes:
 
 
 class MarkerFate(NamedTuple):
-    """What a compaction pass knows of a transaction marker when it decides whether the marker stays.
+    """What a compaction pass knows of a transaction marker when it decides on the marker's fate: whether the marker
+    stays.
 
     Attributes:
         is_bare: whether no batch of the marker's transaction is left, so that no batch needs the marker.
@@ -115,8 +116,8 @@ class TransactionWalk:
 
     Args:
         start_offset: the offset where the reading begins.
-        spanning: aborted transactions that `find_aborted` may not find, because their markers are after the batches
-            that will be read.
+        spanning: further aborted transactions: those that begin before the end of the batches that will be read, and
+            whose markers are after this end, where `find_aborted` does not look.
         find_aborted: called as `find_aborted(start, end)`; returns the aborted transactions with offsets in
             [start, end).
     """
@@ -164,7 +165,9 @@ class TransactionWalk:
         return None if txn is None or txn.last_offset < header.base_offset else txn
 
     def process_marker(self, header: BatchHeader, batch: Buffer) -> MarkerFate:
-        """Process the next batch, a control batch. Return what is known of the marker."""
+        """Process the next batch, a control batch, which ends a transaction. Return what decides whether the marker
+        stays.
+        """
         self._activate_up_to(header)
         marker = read_marker(batch)
         if marker is None:
@@ -200,13 +203,14 @@ class Kept:
 
 @dataclass(slots=True)
 class Rules:
-    """The rules of compaction: they decide what stays of each batch in the second reading of a pass.
+    """The rules of compaction: they decide what stays of each batch. A pass first reads the log to find the latest
+    offset of each key, and then reads it a second time with these rules.
 
     Attributes:
         latest: the latest offset of each key, from the first reading.
-        walk: the state of transactions in the second reading.
+        walk: tells, in the second reading, which batches belong to aborted transactions.
         producers: the producer state of the log, with the last batch of each producer.
-        now_ms: the time of the broker's clock.
+        now_ms: the time of the wall clock.
         delete_retention_ms: how long tombstones stay. A new delete horizon is `now_ms` plus this time.
     """
 
@@ -282,8 +286,8 @@ class Rules:
 
 
 def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: LogConfig, now_ms: int) -> int:
-    """Count how many of the first segments may be compacted: those that end before the last stable offset, and whose
-    records are all older than `min.compaction.lag.ms`.
+    """Count how many segments, from the first one on, may be compacted: those that end at or before the last stable
+    offset, `stable_offset`, and whose records are all older than `min.compaction.lag.ms`.
     """
     lag_ms = config.min_compaction_lag_ms
     cleanable = takewhile(
@@ -296,8 +300,8 @@ def count_cleanable(summaries: Sequence[Summary], stable_offset: int, config: Lo
 
 
 def is_dirty_enough(summaries: Sequence[Summary], first_dirty_offset: int, config: LogConfig) -> bool:
-    """Whether compaction is worth a pass: whether segments that were never compacted have at least the share
-    `min.cleanable.dirty.ratio` of the bytes.
+    """Whether the log is dirty enough for a compaction pass: whether at least the share `min.cleanable.dirty.ratio` of
+    its bytes is in segments that were never compacted.
     """
     dirty_size = sum(summary.log_size for summary in summaries if summary.end_offset > first_dirty_offset)
     size = sum(summary.log_size for summary in summaries)

@@ -36,10 +36,11 @@ ReadBatches = Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]  # s
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A new segment that a pass has finished. Its files are durable and have the suffix `.cleaned`.
+    """A new segment that a pass of compaction, or of the removal of aborted data, has finished. Its files are durable.
+    They have the suffix `.cleaned` until they are put in place of the original ones.
 
     Attributes:
-        summary: the summary of the new segment.
+        summary: the summary of the new segment: its offsets, timestamps, counts, file sizes and checksums.
         replaced: the base offsets of the segments that it replaces.
         changed: whether any batch was changed or removed.
     """
@@ -54,7 +55,8 @@ class CancelledError(Exception):
 
 
 class Rewriter(ABC):
-    """Builds a new segment from the parts of batches that stay. A derived class decides where the bytes are stored.
+    """Builds a new segment from what compaction or the removal of aborted data leaves of the batches of older segments.
+    A derived class decides where the bytes are stored.
 
     Args:
         segment: the new segment, without batches.
@@ -78,8 +80,8 @@ class Rewriter(ABC):
 
         Args:
             header: the header of the original batch.
-            batch: the bytes that were passed to the rules: all of the batch, or only its header.
-            kept: the part that stays.
+            batch: the bytes by which it was decided what stays: all of the batch, or only its header.
+            kept: the part of the batch that stays.
         """
         self._leader_epoch = header.leader_epoch
         position, self._position = self._position, self._position + header.size
@@ -99,7 +101,8 @@ class Rewriter(ABC):
         """Add what stays of the batches of a segment.
 
         Args:
-            batches: the batches and the ends of the steps, as `read_batches` yields them.
+            batches: yields (header, bytes) of each batch, and (None, b"") at the end of each step, as `read_batches`
+                does.
             keep_batch: decides what stays of a batch.
 
         Yields:
@@ -130,7 +133,7 @@ class Rewriter(ABC):
         """
 
     def _flush(self) -> None:  # noqa: B027 - a derived class that delays no write has nothing to do here
-        """Write the batches that wait."""
+        """Write the batches that `_put_batch` has collected. Does nothing in a class that collects none."""
 
     def _index_batch(self, batch: Buffer) -> None:
         """Add the next batch of the new segment to the indexes and counts. Only its header is read."""
@@ -173,7 +176,8 @@ class Pass(ABC):
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        summaries: the summaries of the segments that the pass may rewrite, in the order of the log.
+        summaries: the summaries (offsets, file sizes and checksums) of the segments that the pass may rewrite, in the
+            order of the log.
         spanning: the aborted transactions that began in these segments and whose markers are in later ones.
         index_interval: the number of bytes between two entries of an offset index.
 
@@ -204,7 +208,7 @@ class Pass(ABC):
     @property
     @abstractmethod
     def end_offset(self) -> int:
-        """The first dirty offset after this pass, which has cleaned all records before it."""
+        """The end of the records that this pass cleans, exclusive. After the pass, it is the first dirty offset."""
 
     @property
     @abstractmethod
@@ -248,7 +252,9 @@ class Pass(ABC):
 
     @abstractmethod
     def _run(self) -> Generator[Cleaned | None]:
-        """Do the work of `steps`."""
+        """Rewrite the segments, one step at a time, and yield what `steps` yields. `steps` calls this, and ends it
+        after `cancel`.
+        """
 
     def _rewrite_group(
         self,
@@ -261,10 +267,10 @@ class Pass(ABC):
         recovery removes them after a crash.
 
         Args:
-            group: the summaries of the original segments.
+            group: the summaries (offsets, file sizes and checksums) of the original segments.
             write: writes all batches that stay, in steps.
-            committed_count: the number of committed records in the new segment; None if `write` counts those of
-                transactions.
+            committed_count: the number of committed records in the new segment; None if this number follows from the
+                batches that `write` adds.
 
         Yields:
             None after each step of `write`; last, the finished segment.
@@ -300,12 +306,13 @@ class Pass(ABC):
 
 
 def read_batches(segment: SealedSegment, *, with_bodies: bool) -> ReadBatches:
-    """Read a segment from its beginning, after the proof of its headers.
+    """Read a segment from its beginning. First prove its batch headers: check that they have the CRC that the segment's
+    summary records.
 
     Yields:
         Each batch as (header, bytes), after a check of its CRC; and (None, b"") after each step of the work, so that
-            the caller can end its own step there. Without bodies, a data batch has only the bytes of its header, and
-            its CRC is not checked.
+            the caller can end its own step there. If not `with_bodies`, a data batch has only the bytes of its header,
+            and its CRC is not checked.
 
     Raises:
         DamageError: the log file is damaged.
@@ -329,8 +336,8 @@ def read_batches(segment: SealedSegment, *, with_bodies: bool) -> ReadBatches:
 
 
 def open_segments(disk: Disk, directory: Path, summaries: Sequence[Summary]) -> list[SealedSegment]:
-    """Open sealed segments by their summaries, as objects of their own: a thread may read them while the partition is
-    in use.
+    """Open sealed segments, which their summaries (offsets, file sizes and checksums) describe. The partition has other
+    objects for them, so a thread may read these while the partition is in use.
     """
     open_files = OpenFiles(OPEN_SEGMENTS_MAX)
     return [

@@ -28,7 +28,9 @@ class LeaderEpochs:
         return self.entries[-1][0] if self.entries else UNKNOWN
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Record that the batches from `start_offset` on have this leader epoch. An earlier epoch is ignored."""
+        """Record that the batches from `start_offset` on have this leader epoch. An epoch that is not greater than the
+        latest one changes nothing.
+        """
         if epoch > self.latest:
             while self.entries and self.entries[-1][1] >= start_offset:
                 self.entries.pop()  # this earlier epoch has no record in the log

@@ -15,8 +15,8 @@ SMALL_SIZE = 64 << 10  # the greatest number of bytes of a file that are kept in
 
 
 class Listing:
-    """The names in a partition's directory, and the beginnings of its files. Each of them is read only once, and then
-    taken from memory.
+    """The names of the files in a partition's directory, and the first 64 KiB of each file. Each of them is read only
+    once, and then taken from memory.
 
     No other program may change the directory meanwhile. After a change of a file, the caller must call `reload` before
     it uses the listing again.
@@ -49,7 +49,7 @@ class Listing:
         return name in self._known
 
     def head(self, name: str) -> bytes:
-        """Return the first SMALL_SIZE bytes of a file, or all bytes of a smaller file.
+        """Return the first SMALL_SIZE bytes (64 KiB) of a file, or all bytes of a smaller file.
 
         Raises:
             FileNotFoundError: the file is missing.

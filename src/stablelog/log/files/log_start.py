@@ -1,5 +1,5 @@
-"""The file that records the log start offset. A second file in the same format records where the commit-ordered view
-begins.
+"""The file that records the log start offset. A second file in the same format records where the view of a
+commit-ordered partition begins, which has the committed batches in the order of their commits.
 
 The file is written when the partition is created, and before each deletion of segments. By this file, recovery
 distinguishes a segment whose deletion a crash has interrupted from a lost segment. The file cannot be rebuilt from the
@@ -40,7 +40,7 @@ def decode_log_start(content: bytes, path: Path) -> int:
     """Decode the content of a file that records the log start offset.
 
     Raises:
-        UnknownFormatError: this release does not read the form of the file.
+        UnknownFormatError: another release has written the file, in a format that this one does not read.
         DamageError: the file is damaged. The message names its path.
     """
     lines = content.decode(errors="replace").split("\n")
@@ -65,7 +65,8 @@ def write_missing_log_start(
         disk: the disk of the partition.
         directory: the partition's directory.
         known_start: the log start offset in the checkpoint of the data directory; 0 if there is none.
-        name: the name of the file.
+        name: the name of the file. A second file of this kind records where the view of a commit-ordered partition
+            begins, in which readers get transactions in the order of their commits.
 
     Raises:
         DamageError: the file exists and is damaged.

@@ -75,7 +75,9 @@ def is_log(name: str) -> bool:
 
 
 def is_summary(name: str) -> bool:
-    """Whether a file with this name is the summary of a segment."""
+    """Whether a file with this name is the summary of a segment, which has the segment's offsets, file sizes and
+    checksums.
+    """
     return has_offset(name) and name[OFFSET_DIGITS:] == SUMMARY
 
 
@@ -85,7 +87,7 @@ def offset_of(name: str) -> int:
 
 
 class SegmentName(NamedTuple):
-    """The base offset of a segment, and the paths of its files. The segment need not exist.
+    """The name of a segment: its base offset, from which the paths of its files follow. The segment need not exist.
 
     Attributes:
         base_offset: the base offset of the segment.
@@ -97,8 +99,8 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def of(cls, directory: Path, base_offset: int, mark: str = "") -> "SegmentName":
-        """Return the name of a segment in a directory. `mark` is a second suffix of its files: `.cleaned` during
-        compaction.
+        """Return the name of a segment in a directory. `mark` is a second suffix that all its files have: `.cleaned`
+        while compaction writes them, and empty for a segment of the log.
         """
         return cls(base_offset, lambda suffix: file_path(directory, base_offset, suffix + mark))
 

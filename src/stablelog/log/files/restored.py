@@ -34,8 +34,9 @@ class Restored:
             restore. If no record was copied to the store between two restores, the second range begins where the first
             one ends.
         producer_ids_end: lost brokers may have assigned the producer ids below this number.
-        torn_sequence: the greatest commit sequence of a commit that may be incomplete; -1 if there is none.
-        next_sequence: the first commit sequence after the last restore, in the transaction group of the topic.
+        torn_sequence: the greatest commit sequence (the number of a commit in the transaction group of the topic) of a
+            commit that may be incomplete, because some of its records are lost; -1 if there is none.
+        next_sequence: the commit sequence of the first commit after the last restore.
         leader_epoch: the leader epoch of the last restore.
     """
 
@@ -47,8 +48,8 @@ class Restored:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """The lost ranges of offsets, each as (first lost offset, first offset after the range). Ranges without a
-        record between them are joined.
+        """The gaps that restores have left in the offsets: the lost ranges, each as (first lost offset, first offset
+        after the range). Ranges without a record between them are joined.
         """
         joined: list[tuple[int, int]] = []
         for start, end in self.ranges:
@@ -62,8 +63,8 @@ class Restored:
         offset after the gap); None if it lies in no gap. A reader in a gap has read records that are lost now, or would
         miss some.
 
-        The position may be exactly at the beginning or the end of a range of `ranges`. Such a reader is not affected,
-        because it has read every record before this position and none after it.
+        A reader whose position is exactly at the beginning or the end of a range of `ranges` lies in no gap. It is not
+        affected, because it has read every record before this position and none after it.
         """
         if not any(start < offset < end for start, end in self.ranges):
             return None
@@ -76,8 +77,8 @@ class Restored:
 
 
 def restored_from_fields(fields: Mapping[str, Any]) -> Restored:
-    """Make the object from the fields of the JSON. Raises TypeError, ValueError or KeyError for fields that are not
-    valid.
+    """Make the object from the fields of the file's JSON. Raises TypeError, ValueError or KeyError if a field is
+    missing, unknown or of a wrong type.
     """
     ranges = tuple((int(start), int(end)) for start, end in fields["ranges"])
     return Restored(ranges, *(int(fields[name]) for name in NUMBERS))

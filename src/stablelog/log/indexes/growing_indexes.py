@@ -30,7 +30,7 @@ class GrowingIndexes:
         disk: the disk of the segment.
         path_of: returns the path of the segment's file with a suffix.
         base_offset: the base offset of the segment.
-        contents: the bytes of the indexes so far, in the order of INDEX_SUFFIXES.
+        contents: the bytes of the three indexes so far, in the order offset index, time index, transaction index.
 
     Attributes:
         names_changed: whether an index file was created since the last sync of the directory.
@@ -60,16 +60,18 @@ class GrowingIndexes:
         self._lacks_aborted = False  # whether the file of the transaction index lacks an entry
 
     def contents(self) -> tuple[memoryview, memoryview, memoryview]:
-        """Return the bytes of the three indexes, in the order of INDEX_SUFFIXES: the offset index, the time index and
-        the transaction index. They are memoryviews: until the caller releases them, no entry can be added.
+        """Return the bytes of the three indexes, in this order: the offset index, the time index and the transaction
+        index. They are memoryviews: until the caller releases them, no entry can be added.
         """
         return self.offsets.content(), self.times.content(), self.txns.content()
 
     def begin_with(self, progress: Summary) -> bool:
-        """Whether the indexes begin with the entries that a summary of the growing segment describes.
+        """Whether the indexes begin with the entries that a summary describes: the first bytes of each index have the
+        CRC that the summary records.
 
         Args:
-            progress: the summary of the segment up to a snapshot.
+            progress: a summary of the growing segment up to a snapshot, with the sizes and CRCs that its indexes had
+                then.
         """
         return all(
             len(content) >= size and crc32c(content[:size]) == crc
@@ -80,8 +82,8 @@ class GrowingIndexes:
         return (INDEX, self.offsets), (TIMEINDEX, self.times), (TXNINDEX, self.txns)
 
     def write_new_aborted(self) -> None:
-        """Write the last entry of the transaction index to its file. If the disk refuses it, `write_aborted` tries
-        again later.
+        """Write the newest entry of the transaction index, that of an aborted transaction, to its file. If the disk
+        refuses it, `write_aborted` tries again later.
         """
         self._lacks_aborted = True
         with contextlib.suppress(DiskError):
@@ -200,8 +202,9 @@ class GrowingIndexes:
             listing: the listing of the directory.
             tail: returns the batches that recovery has replayed, as (position, header); None if they are too many to
                 read again.
-            latest: the greatest timestamp in the segment before these batches, and its offset.
-            are_synced: whether the last broker has synced the files before it closed the partition.
+            latest: the greatest timestamp in the segment before the replayed batches, and its offset.
+            are_synced: whether the files are durable, because the last broker has synced them before it closed the
+                partition.
 
         Returns:
             True if the files match, and are used from now on; False if they do not.

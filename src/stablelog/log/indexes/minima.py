@@ -13,7 +13,8 @@ FANOUT = 16
 class Minima:
     """A tree of minima over a list of numbers. The caller owns the list, and only appends to it.
 
-    The tree does not refer to the list, so that the owner of both is in no reference cycle (`broker.loop.garbage`).
+    The tree does not refer to the list. So the owner of both is in no reference cycle, and is freed without the garbage
+    collector, which would stop the broker for a while (`broker.loop.garbage`).
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class Minima:
 
         Args:
             count: how many values the tree covers afterwards.
-            values_in: returns the values of the list at the indexes [begin, end).
+            values_in: called as `values_in(begin, end)`; returns the values of the list at the indexes [begin, end).
         """
         row = self._levels[0]
         if len(row) >= count:

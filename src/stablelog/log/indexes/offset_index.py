@@ -29,13 +29,13 @@ class OffsetIndex(SparseIndex):
     ENTRY = ENTRY
 
     def __getitem__(self, place: int) -> tuple[int, int]:
-        """Return (offset, position) of the entry number `place`."""
+        """Return (offset, position in the log file) of an entry. `place` is its number, counted from 0."""
         offset, position = self._row(place)
         return self._base_offset + offset, position
 
     @property
     def last_position(self) -> int:
-        """The position in the last entry; 0 if there is no entry."""
+        """The position in the log file that the last entry has; 0 if there is no entry."""
         return self[self._count - 1][1] if self._count else 0
 
     def append(self, last_offset: int, position: int) -> None:
@@ -44,15 +44,15 @@ class OffsetIndex(SparseIndex):
         self._add(ENTRY.pack(last_offset - self._base_offset, position))
 
     def position_before(self, offset: int) -> int:
-        """Return the position of the batch with this offset or of an earlier batch. A search for the offset may begin
-        there.
+        """Return the position, in the log file, of the batch with this offset or of an earlier batch. A search for the
+        offset may begin there.
         """
         return self._last_position_of(self._count_below(OFFSET, offset - self._base_offset + 1))
 
     def position_at_or_before(self, position: int) -> int:
-        """Return the greatest indexed position that is not after `position`; 0 if there is none."""
+        """Return the greatest position of an entry that is not after `position` in the log file; 0 if there is none."""
         return self._last_position_of(self._count_below(POSITION, position + 1))
 
     def _last_position_of(self, count: int) -> int:
-        """Return the position in entry number `count`, counted from 1; 0 if `count` is 0."""
+        """Return the position in the log file that the last of the first `count` entries has; 0 if `count` is 0."""
         return int(POSITION.unpack_from(self._entries, (count - 1) * ENTRY.size)[0]) if count else 0

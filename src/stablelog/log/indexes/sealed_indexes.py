@@ -15,8 +15,8 @@ from stablelog.log.indexes.transaction_index import TransactionIndex
 
 
 def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
-    """Whether the files of a segment match its summary, as far as a start of the broker checks this: all file sizes,
-    and the content of the transaction index.
+    """Whether the files of a segment match its summary, which records their sizes and checksums. The function checks
+    what a start of the broker checks: all file sizes, and the content of the transaction index.
 
     The contents of the other indexes are checked at their first use.
     """
@@ -38,7 +38,7 @@ def are_files_of(disk: Disk, path_of: PathOf, summary: Summary) -> bool:
 
 def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetIndex, TimeIndex] | None:
     """Map the offset index and the time index of a segment into memory. Return both, the offset index first; None if
-    one of the files is missing or does not match the segment's summary.
+    one of the files is missing, or does not have the size and the CRC that the segment's summary records.
     """
     index = _mapped(disk, path_of(INDEX), summary.index_size, summary.index_crc)
     timeindex = _mapped(disk, path_of(TIMEINDEX), summary.timeindex_size, summary.timeindex_crc)
@@ -48,10 +48,11 @@ def load_indexes(disk: Disk, path_of: PathOf, summary: Summary) -> tuple[OffsetI
 
 
 def load_txn_index(disk: Disk, path_of: PathOf, summary: Summary) -> TransactionIndex:
-    """Map the transaction index into memory.
+    """Map the transaction index of a segment into memory.
 
     Raises:
-        DamageError: the file does not match the segment's summary, so it is unknown which transactions were aborted.
+        DamageError: the file does not have the size and the CRC that the segment's summary records, so it is unknown
+            which transactions were aborted.
     """
     path, size = path_of(TXNINDEX), summary.txnindex_size
     content = _mapped(disk, path, size, summary.txnindex_crc) if size else b""

@@ -43,7 +43,9 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The content of a segment's `.summary` file. `SUMMARY` describes the fields."""
+    """The content of a segment's `.summary` file: the segment's offsets, timestamps, counts, file sizes and checksums.
+    The comments of `SUMMARY`, the format of the file, describe each field.
+    """
 
     base_offset: int
     end_offset: int
@@ -64,8 +66,8 @@ class Summary:
 
     @property
     def index_files(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """The sizes of the segment's three index files, and their CRCs: two tuples, each with a number for each file in
-        the order of INDEX_SUFFIXES.
+        """The sizes of the segment's three index files, and their CRCs: two tuples, each with a number for the offset
+        index, the time index and the transaction index.
         """
         return (
             (self.index_size, self.timeindex_size, self.txnindex_size),

@@ -25,7 +25,7 @@ class TimeIndex(SparseIndex):
     ENTRY = ENTRY
 
     def __getitem__(self, place: int) -> tuple[int, int]:
-        """Return (timestamp, offset) of the entry number `place`."""
+        """Return (timestamp, offset) of an entry. `place` is its number, counted from 0."""
         timestamp, offset = self._row(place)
         return timestamp, self._base_offset + offset
 
@@ -35,7 +35,7 @@ class TimeIndex(SparseIndex):
         return self[self._count - 1] if self._count else (NO_TIMESTAMP, self._base_offset)
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
-        """Add an entry if its timestamp is greater than those of all entries before it."""
+        """Add an entry if its timestamp is later than those of all entries before it; otherwise do nothing."""
         if timestamp > self.last[0]:
             self._add(ENTRY.pack(timestamp, last_offset - self._base_offset))
 

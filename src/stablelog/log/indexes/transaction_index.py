@@ -1,8 +1,9 @@
 """The transaction index of a segment: the aborted transactions whose records a read-committed reader leaves out.
 
-The index has one entry for each transaction whose abort marker lies in the segment, in the order of the markers. The
-offsets of the markers and the stable offsets grow from entry to entry over the whole partition. Two binary searches
-therefore find the range of entries that concern a fetch.
+The index has one entry for each transaction whose abort marker lies in the segment, in the order of the markers. An
+entry also has a *stable offset*: all transactions that began before it had ended at this marker. The offsets of the
+markers and the stable offsets grow from entry to entry over the whole partition. Two binary searches therefore find the
+range of entries that concern a fetch.
 
 Format: docs/formats.md, "Transaction index".  Source: the abort index of KIP-98.
 """
@@ -33,7 +34,14 @@ LONG_SCAN_COUNT_MAX = 4096
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction of one partition: an entry of the transaction index. `ENTRY` describes the fields."""
+    """An aborted transaction of one partition: an entry of the transaction index.
+
+    Attributes:
+        producer_id: the producer of the transaction.
+        first_offset: the offset of its first record.
+        last_offset: the offset of its abort marker.
+        stable_offset: the first offset of the oldest transaction that was still open after this marker.
+    """
 
     producer_id: int
     first_offset: int
@@ -70,7 +78,7 @@ class TransactionIndex(IndexEntries):
 
     def end_of_markers(self, start: int, count: int) -> int | None:
         """Return the offset after the abort marker number `count`, counted from `start` on; None if there are fewer
-        markers. A read of batches uses it to limit how many aborted transactions it lists.
+        markers. A read ends there, so that its list of aborted transactions has at most `count` markers.
         """
         place = self._count_below(LAST, start) + count - 1
         return self[place].last_offset + 1 if place < self._count else None
@@ -80,8 +88,9 @@ class TransactionIndex(IndexEntries):
 
         Returns:
             The transactions in the order of their markers, and whether the search is complete. It is complete when the
-            stable offset of an entry reaches `end`, because all transactions that began before `end` have ended by
-            then. If it is not complete, the index of the next segment may have further transactions of this range.
+            stable offset of an entry reaches `end`: all transactions that began before this offset had ended at the
+            marker of the entry. If it is not complete, the index of the next segment may have further transactions of
+            this range.
         """
         low = self._count_below(LAST, start)
         stop = self._count_below(STABLE, end)
