@@ -1,5 +1,5 @@
-"""The compaction of an open log, and the removal of aborted data from it: start passes, and put their segments in
-place.
+"""The compaction of an open log, and the removal of aborted data (the data of aborted transactions) from it: start
+passes over its segments, and put the segments that they write in place of the original ones.
 """
 
 import weakref
@@ -20,7 +20,7 @@ from stablelog.log.segments.segment import LogProof
 
 
 class LogCompaction:
-    """The part of a partition that compacts it, or removes aborted data from it.
+    """The part of a partition that compacts it, or removes aborted data (the data of aborted transactions) from it.
 
     Args:
         disk: the disk of the partition.
@@ -46,8 +46,8 @@ class LogCompaction:
         self._under_way: dict[int, SealedSegment] = {}
 
     def begin_pass(self, now_ms: int, *, key_count_max: int) -> Pass | None:
-        """Start a pass of compaction, or of the removal of aborted data. Return None if the topic's settings ask for
-        neither, or if too few records were appended since the last pass.
+        """Start a pass of compaction, or of the removal of aborted data (the data of aborted transactions). Return None
+        if the topic's settings ask for neither, or if too few records were appended since the last pass.
 
         The steps of the pass may run in any thread. The caller gives each new segment of a step to `put_in_place`, and
         the pass itself to `end_pass` after the last step. Only one pass may run at a time.
@@ -113,7 +113,7 @@ class LogCompaction:
         )
 
     def put_in_place(self, cleaned: Cleaned) -> bool:
-        """Replace segments of the log by the segment that a pass has written from them.
+        """Put the segment that a pass has written in place of the segments of the log from which it was made.
 
         Returns:
             Whether the pass may continue. If not, a segment was deleted or replaced meanwhile, and the caller must end
@@ -155,7 +155,9 @@ class LogCompaction:
         return True
 
     def end_pass(self, work: Pass) -> None:
-        """Record up to which offset a pass has come, after its last step, so that the next pass can continue there."""
+        """Record, after the last step of a pass, the offset up to which the pass has come, so that the next pass
+        continues there.
+        """
         self._partition.availability.check_open()
         if isinstance(work, RemovalPass):
             self._removed_to = max(self._removed_to, work.end_offset)
@@ -164,6 +166,8 @@ class LogCompaction:
         self._under_way = {}
 
     def truncate_to(self, end_offset: int) -> None:
-        """Lower the recorded progress after a truncation of the log to this offset."""
+        """Lower the offsets up to which passes have compacted the log, or removed aborted data from it, to the end of
+        the log after a truncation.
+        """
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self._removed_to = min(self._removed_to, end_offset)

@@ -22,7 +22,8 @@ class LogReplication:
     Args:
         disk: the disk of the partition.
         partition: the partition.
-        order: records where the view of a commit-ordered partition begins; None for a partition in offset order.
+        order: records where the view of a commit-ordered partition (its committed batches in the order of their
+            commits) begins; None for a partition in offset order.
     """
 
     def __init__(self, disk: Disk, partition: OpenLog, order: Order | None) -> None:
@@ -41,7 +42,7 @@ class LogReplication:
         Raises:
             RefusedError: a batch begins before the end of this log. Nothing changed.
             DamageError: the bytes are no batches, or a CRC does not match. Nothing changed.
-            UnavailableError: the disk failed.
+            UnavailableError: the disk failed. No reader gets any of the batches.
         """
         partition = self._partition
         planned = plan_replicated(batches, partition.end_offset)
@@ -53,8 +54,8 @@ class LogReplication:
         """Find where a leader epoch ends in this log.
 
         Returns:
-            The two values of `LeaderEpochs.end_offset`: the greatest known epoch up to `leader_epoch`, and its end
-            offset, exclusive. (-1, -1) if `leader_epoch` is negative or greater than all known epochs.
+            Two values, as OffsetsForLeaderEpoch reports them: the greatest known epoch up to `leader_epoch`, and its
+            end offset, exclusive. (-1, -1) if `leader_epoch` is negative or greater than all known epochs.
 
         Raises:
             DamageError: the leader-epoch-checkpoint file contradicts the log.

@@ -75,7 +75,9 @@ class LogConfig:
 
     @property
     def local(self) -> "LogConfig":
-        """These settings with the limits of local retention as `retention_ms` and `retention_bytes`."""
+        """These settings, with the limits for the local disk of a topic with a remote tier (`local.retention.ms`,
+        `local.retention.bytes`) as `retention_ms` and `retention_bytes`.
+        """
         return replace(
             self,
             retention_ms=self.retention_ms
@@ -123,7 +125,7 @@ class Appended(NamedTuple):
 
 
 class PlannedBatch(NamedTuple):
-    """A batch that has passed all checks, with the bytes to write to the log.
+    """A batch that has passed all checks and is planned for an append: the bytes to write to the log, with its offset.
 
     Attributes:
         header: the header, with the offset and the leader epoch that the log assigns.
@@ -139,7 +141,7 @@ class PlannedBatch(NamedTuple):
 
 
 class MarkerWrite(NamedTuple):
-    """A transaction marker to be written, with its producer id and producer epoch."""
+    """A transaction marker to be written, with the producer id and the producer epoch that its batch gets."""
 
     producer_id: int
     producer_epoch: int
@@ -155,7 +157,8 @@ class Slice:
         buffers: the bytes of the batches, in one or more buffers in this order.
         start_offset: the offset that was requested. The first batch contains it, or begins after it.
         end_offset: the end of the last batch, exclusive; `start_offset` if there is no batch.
-        aborted: the aborted transactions with offsets in these batches; None for a reader that is not read-committed.
+        aborted: the aborted transactions that have batches among these, from which the reader finds the records to
+            leave out; None for a reader that is not read-committed.
     """
 
     buffers: Sequence[Buffer]

@@ -1,4 +1,6 @@
-"""Reads of an open log by offset: from its commit-ordered view, its remote tier or its local segments."""
+"""Reads of an open log by offset: from its commit-ordered view (the committed batches in the order of their commits),
+its remote tier or its local segments.
+"""
 
 from stablelog.errors import OffsetOutOfRangeError
 from stablelog.log.model import Isolation, Slice
@@ -10,11 +12,13 @@ from stablelog.log.remote_read import read_remote
 def read_from_offset(
     log: OpenLog, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool
 ) -> Slice:
-    """Read whole batches from an offset on, as `Partition.read` does.
+    """Read whole batches from an offset on, where they are: in the view of a commit-ordered partition (its committed
+    batches in the order of their commits), in the remote tier, or in the local segments.
 
     Args:
         log: the open log.
-        start: the offset to read from.
+        start: the offset to read from. Read-committed readers of a commit-ordered partition see positions in commit
+            order as offsets.
         size_max: the greatest size of the result in bytes.
         isolation: the isolation level of the reader.
         at_least_one: whether a first batch of more than `size_max` bytes is returned.

@@ -25,7 +25,9 @@ class OpenLog(ViewedLog, Protocol):
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of the records that a read-committed reader sees, exclusive."""
+        """The end of the records that a read-committed reader sees, exclusive. In a commit-ordered partition, it is a
+        position in commit order, which such a reader sees as the offset.
+        """
 
     def visible_end(self, isolation: Isolation) -> int:
         """Return the end of the records that a reader of this isolation level sees, exclusive."""
@@ -37,6 +39,6 @@ class OpenLog(ViewedLog, Protocol):
         """Move the log start offset forward. The new offset is durable when this method returns."""
 
     def reload(self, end_offset: int, cut: Callable[[], None]) -> None:
-        """Close the files of the log, call `cut`, which truncates the log files to `end_offset`, and recover the log
-        from the files that remain.
+        """Close the files of the log, call `cut`, which truncates the log files to `end_offset`, and load the log again
+        by a recovery of the files that remain.
         """

@@ -40,22 +40,23 @@ def open_partition(
         topic: the name of the topic.
         partition: the number of the partition in its topic.
         clean: whether the last broker closed the partition, so that the whole log was durable. Damage at the end of the
-            log, or a gap between segments, then cannot come from a crash.
-        now_ms: the time of the broker's clock.
+            log, or a gap between segments, then cannot come from a crash, and is a DamageError.
+        now_ms: broker time, which never goes back.
         log_start_offset: the log start offset that the data directory records. The log begins there, or later if the
             partition's own file says so.
         recovery_point: the offset up to which the log was synced, exclusive, as the data directory records it; None if
             it has no record.
         first_dirty_offset: the first offset that was not compacted yet.
         leader_epoch: the leader epoch for batches that will be appended.
-        is_established: whether an earlier start of stablelog has made all its files in the directory. A missing file is
-            then a lost file.
-        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
-            a gap there is a loss.
+        is_established: whether an earlier start of stablelog has completed the directory, so that a missing file is a
+            lost file. If not, the directory is new, or Apache Kafka has written it.
+        gapless_epoch: a leader epoch. Batches of this epoch and of later ones follow each other without a gap in the
+            growing segment, so a gap between two of them means lost records.
         progress: called with (bytes done, bytes in all) while recovery reads the log.
         open_files: the cache that limits how many sealed segments have open files.
         listing: the current listing of the directory, if the caller has one. The directory must exist then.
-        order: makes the view of a commit-ordered partition; None for a partition in offset order.
+        order: makes the view of a commit-ordered partition (its committed batches in the order of their commits); None
+            for a partition in offset order.
 
     Returns:
         The open partition, which the caller closes.

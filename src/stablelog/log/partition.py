@@ -61,7 +61,7 @@ class Partition:
         start_offset: the local log start offset: the offset of the first record on the local disk. Without a remote
             tier, this is the log start offset, that of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
-        removed_tails: the parts that recovery has cut off at the end of the log.
+        removed_tails: the damaged bytes that recovery has cut off at the end of log files.
         open_files: limits how many sealed segments have open files; after the open, together with all partitions.
         availability: whether the partition can be used. If not, calls that use a file raise UnavailableError.
         view: the log in commit order, for read-committed readers; None if they read in offset order.
@@ -155,7 +155,7 @@ class Partition:
     def last_stable_offset(self) -> int:
         """The end of what read-committed readers get, exclusive: the first offset of the oldest transaction that is
         open or whose marker is not durable; otherwise the high watermark. In a commit-ordered partition, the end of the
-        view.
+        view, which has the committed batches in the order of their commits.
         """
         if self.view is not None:
             return self.view.end_offset
@@ -206,14 +206,14 @@ class Partition:
 
     @property
     def side_failure(self) -> DiskError | None:
-        """The error of a failed write to a file of the commit-ordered view; None if all these files are written. The
-        log itself is not affected.
+        """The failure of a write to a side file, a file that describes only the commit-ordered view of the log; None if
+        all these files are written. The log itself is not affected.
         """
         return None if self.view is None else self.view.failure
 
     def advance_view(self) -> None:
-        """Extend the commit-ordered view over the batches that have become durable, and write its files that could not
-        be written before.
+        """Extend the commit-ordered view, the committed batches in the order of their commits, over the batches that
+        have become durable. Write its files that could not be written before.
         """
         if self.view is not None:
             self.view.advance()
@@ -241,11 +241,12 @@ class Partition:
             now_ms: the time of the broker's clock, for durations.
             wall_ms: the time of the wall clock, for timestamps; None for `now_ms`.
             origin: who appends. It decides how the batches are checked.
-            transaction_check: as in `log.append.plan_append`.
+            transaction_check: asks the coordinator whether the transaction of a client's batch may write here, and
+                raises RefusedError if not.
             require_first_sequence_zero: whether the first batch of a producer that the log does not know must have
                 sequence number 0. In a log that has never had a record, every first batch must.
-            are_records_checked: as in `log.append.plan_append`.
-            checked_header: as in `log.append.plan_append`.
+            are_records_checked: whether the caller has checked the records already (`check_records`).
+            checked_header: the header of the batch, if `check_batch` has accepted the batch.
 
         Returns:
             The offsets that the log has assigned; those of the original batch if a client's batch is a duplicate.
@@ -288,7 +289,7 @@ class Partition:
     def append_markers(
         self, markers: Sequence[MarkerWrite], *, now_ms: int, wall_ms: int | None = None
     ) -> list[Appended | RefusedError]:
-        """Write transaction markers, in this order, with one write to the log file.
+        """Write transaction markers in the order of `markers`, with one write to the log file.
 
         Args:
             markers: the markers.
@@ -300,8 +301,8 @@ class Partition:
             producer is not written again, and counts as a success.
 
         Raises:
-            UnavailableError: the disk failed. The first markers may have been written; the next recovery finds exactly
-                these.
+            UnavailableError: the disk failed. Some markers, from the first one on, may have been written. The next
+                recovery of the log finds out which.
         """
         self.availability.check_usable()
         self._now_ms = now_ms
@@ -313,8 +314,8 @@ class Partition:
         return outcomes
 
     def roll(self, now_ms: int) -> None:
-        """Seal the growing segment and begin a new one. Do nothing if the segment is empty. Raises DiskError if a file
-        cannot be written.
+        """Roll the log: seal the growing segment and begin a new one. Do nothing if the segment is empty. Raises
+        DiskError if a file cannot be written.
         """
         self.availability.check_usable()
         self.log.roll(now_ms)
@@ -344,7 +345,7 @@ class Partition:
 
     def sync_work(self) -> SyncWork | None:
         """Return the work that makes all appended batches durable, for any thread to run. Return None if nothing is to
-        be synced or written. Raises the errors of `LogWriter.sync_work`.
+        be synced or written. Raises DiskError if an entry of the transaction index cannot be written.
         """
         if self.high_watermark == self.end_offset and not self.has_pending_writes:
             return None
@@ -361,7 +362,8 @@ class Partition:
 
     def assume_synced(self) -> bool:
         """Count all appended batches as durable without a sync (`stablelog.flush=os`). Return whether the high
-        watermark or the last stable offset has moved. Raises the errors of `sync_work`.
+        watermark or the last stable offset has moved. Raises DiskError if an entry of the transaction index cannot be
+        written.
         """
         self.availability.check_open()
         self.log.assume_synced()

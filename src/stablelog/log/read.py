@@ -21,8 +21,9 @@ def read(
 ) -> Slice:
     """Read whole batches from an offset on: at most `size_max` bytes, but one batch of any size if `at_least_one`.
 
-    With `committed`, the read ends after ABORTED_COUNT_MAX abort markers. The list of aborted transactions includes
-    those that are open at the end of the read and aborted later.
+    With `committed`, the read ends after 2000 abort markers (ABORTED_COUNT_MAX), so that its list of aborted
+    transactions does not become too long. The list includes the transactions that are open at the end of the read and
+    aborted later.
 
     Args:
         segments: the segments of the log. The log must contain `start` or end there.

@@ -71,7 +71,7 @@ def check_records(header: BatchHeader, batch: Buffer, topic: str, config: LogCon
         The decompressed records.
 
     Raises:
-        RecordsRefusedError: some records are not valid. The error names the first ERRORS_MAX of them.
+        RecordsRefusedError: some records are not valid. The error names the first 1000 of them (ERRORS_MAX).
         RefusedError: the records cannot be decompressed, are too large, or do not match the header.
     """
     plain = decompress_records(header, batch)
@@ -112,7 +112,8 @@ def _damaged(damaged: DamageError) -> RefusedError:
 def _check_in_portions(
     header: BatchHeader, plain: bytes, topic: str, config: LogConfig, wall_ms: int
 ) -> Generator[None]:
-    """Check decompressed records, and yield after each portion of the work.
+    """Check the decompressed records of a batch in portions, and yield after each portion, so that other work can run
+    in between.
 
     Raises:
         RefusedError: the records are not valid: see `check_records`.
@@ -186,7 +187,9 @@ def _refused(code: ErrorCode, errors: Sequence[InvalidRecord], header: BatchHead
 
 
 def wrong_time(timestamp_ms: int, topic: str, config: LogConfig, wall_ms: int) -> str | None:
-    """Return the reason why a topic refuses a timestamp; None if it allows the timestamp. -1 means no timestamp."""
+    """Return the reason why a topic refuses the timestamp of a record; None if the topic allows it. A timestamp of -1,
+    which stands for none, is allowed.
+    """
     ahead_ms = timestamp_ms - wall_ms
     if ahead_ms > config.message_timestamp_after_ms_max:
         return (

@@ -145,7 +145,7 @@ class LogWriter:
     # -- roll --------------------------------------------------------------------------------------------------
 
     def roll(self, now_ms: int) -> None:
-        """Seal the growing segment and begin a new one. Do nothing if the segment is empty.
+        """Roll the log: seal the growing segment and begin a new one. Do nothing if the segment is empty.
 
         Raises:
             DiskError: the old segment's indexes cannot be written, or the new segment cannot be created. Nothing

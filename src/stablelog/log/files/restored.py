@@ -77,8 +77,8 @@ class Restored:
 
 
 def restored_from_fields(fields: Mapping[str, Any]) -> Restored:
-    """Make the object from the fields of the file's JSON. Raises TypeError, ValueError or KeyError if a field is
-    missing, unknown or of a wrong type.
+    """Make the object from the fields of the file's JSON. Raises KeyError if a field is missing, and TypeError or
+    ValueError if its value is not valid.
     """
     ranges = tuple((int(start), int(end)) for start, end in fields["ranges"])
     return Restored(ranges, *(int(fields[name]) for name in NUMBERS))

@@ -10,8 +10,13 @@ NO_TXN: Final = -1
 
 
 class KeptBatch(NamedTuple):
-    """A batch that the producer state remembers to recognize retries. Sequence number and offset are those of its last
-    record.
+    """A batch that the producer state remembers, so that it recognizes a retry of the batch.
+
+    Attributes:
+        last_sequence: the sequence number of its last record.
+        last_offset: the offset of its last record.
+        offset_delta: the last offset minus the first one.
+        timestamp_ms: its greatest timestamp.
     """
 
     last_sequence: int
@@ -42,7 +47,8 @@ class ProducerEntry:
         txn_first_offset: the first offset of its open transaction; -1 if none is open.
         txn_started_ms: the time when the open transaction began, by the broker's clock.
         txn_record_count: the number of records in the open transaction.
-        is_packed: whether the packed producer table, which takes less memory, has exactly this state.
+        is_packed: whether the packed producer table (all producers of the partition as bytes, in less memory) has
+            exactly this state.
     """
 
     producer_id: int

@@ -69,8 +69,14 @@ _USED: Final = [struct.Struct(f">{count}q") for count in range(BLOCK_COUNT_MAX +
 
 
 class _Row(NamedTuple):
-    """A packed producer: its entry in the format of Kafka's snapshots, the time of its last use, its kind (the byte
-    described at `OPEN`), and the other fields.
+    """A packed producer.
+
+    Attributes:
+        entry: its entry in the format of Kafka's snapshots.
+        used: the time of its last use, as 8 bytes.
+        kind: the number of its remembered batches; plus `OPEN` if it has an open transaction.
+        rest: the fields that Kafka's format does not have: the timestamp of the last batch, the earlier batches, and
+            the time and the record count of the open transaction.
     """
 
     entry: bytes
@@ -122,7 +128,8 @@ def _columns(block: bytes) -> tuple[int, int, int, int]:
     third and fourth column begin. The first column begins at byte 1.
 
     The columns have one value for each producer. They are, in this order: the entries in the format of Kafka's
-    snapshots, the times of last use, the kinds (the byte described at `OPEN`), and the other fields.
+    snapshots, the times of last use, the kinds (the byte with the number of remembered batches, and whether a
+    transaction is open), and the other fields.
     """
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size
@@ -131,7 +138,8 @@ def _columns(block: bytes) -> tuple[int, int, int, int]:
 
 
 def _block_end(content: bytes, at: int) -> int | None:
-    """Return the end of the block that begins at `at`; None if the content ends within the block.
+    """Return the end of the block (up to 32 packed producers) that begins at the byte `at` of `content`; None if the
+    content ends within the block.
 
     Raises:
         DamageError: the bytes at `at` are no block of packed producers.
@@ -150,7 +158,7 @@ def _block_end(content: bytes, at: int) -> int | None:
 
 
 def entries_of(block: bytes) -> bytes:
-    """Return the producers of a block as entries in the format of Kafka's snapshots."""
+    """Return the producers of a block (up to 32 packed producers) as entries in the format of Kafka's snapshots."""
     return block[1 : 1 + block[0] * SNAPSHOT_ENTRY.size]
 
 
@@ -168,7 +176,7 @@ def _kinds(block: bytes) -> bytes:
 
 
 def _rows(block: bytes, first: int = 0) -> Iterator[_Row]:
-    """Yield the packed producers of a block, from number `first` on."""
+    """Yield the packed producers of a block, from number `first` on, counted from 0."""
     count, used, kinds, rest = _columns(block)
     at = rest + sum(block[kinds : kinds + first].translate(_REST_SIZES))
     for place in range(first, count):
@@ -220,7 +228,7 @@ def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
 
 
 def _without_unused(block: bytes, used_before_ms: int) -> bytes:
-    """Return a block without the producers that have expired: last used before `used_before_ms`, and without an open
+    """Return a block without its unused producers: those that were last used before `used_before_ms` and have no open
     transaction. The result is empty if no producer is left.
     """
     times = _used(block)
@@ -238,7 +246,9 @@ def _without_unused(block: bytes, used_before_ms: int) -> bytes:
 
 
 class ProducerTable:
-    """Table of packed producers, ordered by producer id."""
+    """Table of the producers of a partition in packed form: the state of each takes 60 to 170 bytes. It is ordered by
+    producer id.
+    """
 
     def __init__(self) -> None:
         # The least producer id of each block of packed producers. An id below all of these belongs to the first block.

@@ -39,8 +39,8 @@ SECOND_DIALECT = 2  # transaction.version 2: each transaction has its own produc
 
 
 class EndedTxn(NamedTuple):
-    """A transaction that has ended by a marker. `aborted` is the entry that the transaction gets in the transaction
-    index; None if the transaction was committed.
+    """A transaction that a marker ends. `aborted` is its entry for the transaction index of the segment; None if the
+    transaction is committed.
     """
 
     producer_id: int
@@ -70,7 +70,8 @@ class Producers:
 
     @classmethod
     def from_table(cls, table: ProducerTable, now_ms: int) -> "Producers":
-        """Make the producer state from the table of a snapshot, which the new state owns.
+        """Make the producer state from the table of a snapshot. The new state changes this table, so the caller must
+        not use it any more.
 
         Times after `now_ms` are replaced by `now_ms`: they occur if the machine's clock was set back since the
         snapshot, and such producers would expire too late.
@@ -114,7 +115,9 @@ class Producers:
                 del self._recent[producer.producer_id]
 
     def _producer_to_read(self, producer_id: int) -> ProducerEntry | None:
-        """Return a producer that the caller must not change; None if it has no state here."""
+        """Return the state of a producer, which the caller reads and must not change; None if it has no state here. It
+        does not count as recently used.
+        """
         return self._recent.get(producer_id) or self._table.get(producer_id)
 
     def _producer_with_open(self, producer_id: int) -> ProducerEntry:
@@ -129,7 +132,7 @@ class Producers:
         return len(self._table)
 
     def packed_copy(self) -> ProducerTable:
-        """Return a copy of the state of all producers, which any thread may read."""
+        """Return a copy of the state of all producers in packed form (as bytes), which any thread may read."""
         self.pack_recent(-1)
         return self._table.copy()
 
@@ -166,7 +169,9 @@ class Producers:
             self._ended.popleft()
 
     def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
-        """Set the numbers of records in open transactions, by producer id."""
+        """Set the numbers of records in open transactions, by producer id. The view of a commit-ordered partition knows
+        them after a start; a snapshot in Kafka's format does not have them.
+        """
         for producer_id, count in counts.items():
             producer = self._recent_producer(producer_id)
             assert producer is not None, "a producer with an open transaction is known"
@@ -308,7 +313,8 @@ class Producers:
         markers are decoded.
 
         Returns:
-            The transaction that a marker ends, as in `apply_batch`; None if the batch ends none.
+            The transaction that a marker ends; None if the batch ends none. It counts as open until the caller passes
+            it to `end_transaction`.
         """
         return self.apply_batch(header, read_marker(batch) if header.is_control else None, now_ms)
 
@@ -403,7 +409,8 @@ class Producers:
 
         Args:
             used_before_ms: the time, by the broker's clock.
-            recent_after_ms: producers that were last used before this time are kept only in packed form.
+            recent_after_ms: producers that were last used before this time are kept only in packed form (as bytes), and
+                not as Python objects any more.
 
         Yields:
             How many producers a step of a few milliseconds has removed. Between two steps, the caller may change

@@ -65,7 +65,7 @@ class Snapshots:
         disk: the disk of the partition.
         directory: the partition's directory.
         offsets: the offsets of all snapshots on the disk, or to be written by the next sync.
-        whole: the offsets of those snapshots that have both files, `.producers` and `.snapshot`.
+        whole: the offsets of the snapshots that are whole: they have both files, `.producers` and `.snapshot`.
         replayed_size: how many bytes of the log a recovery would read after the newest snapshot.
         holds_producers: whether the newest snapshot has any producers.
     """
@@ -102,18 +102,21 @@ class Snapshots:
         return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self.whole)
 
     def is_due(self, size_min: int) -> bool:
-        """Whether the next snapshot is due: at least `size_min` bytes, and at least SHARE times the size of the last
-        snapshot, were appended after that snapshot.
+        """Whether the next snapshot is due: after the last one, at least `size_min` bytes were appended, and at least 8
+        times (SHARE) as many bytes as that snapshot has.
         """
         return self._appended_size >= max(size_min, SHARE * self._size)
 
     def postpone_next(self) -> None:
-        """Postpone the next snapshot: it is due after as many appended bytes as if a snapshot had been taken now."""
+        """Postpone the next snapshot, because the files for it cannot be written now. It is due after as many appended
+        bytes as if it had been taken.
+        """
         self._appended_size = 0
 
     def make_snapshot(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
         """Return the files of a new snapshot. The caller writes them together, after the log is durable up to
-        `progress.end_offset`.
+        `progress.end_offset`, the offset of the snapshot. `progress` is the summary (sizes, counts and checksums) of
+        the growing segment up to there.
 
         After a crash there may be only one of the two files. The `.producers` file alone is enough for recovery; the
         `.snapshot` file alone is used only if no `.producers` file can be used.
@@ -140,8 +143,8 @@ class Snapshots:
             self.disk.remove(file_path(self.directory, offset, suffix))
 
     def remove_older_snapshots(self, durable_end_offset: int) -> None:
-        """Remove the snapshots within segments, except the two newest durable ones. A removal that fails is tried again
-        later.
+        """Remove the older snapshots within segments: all except the two newest whose offset is at or before
+        `durable_end_offset`, and those after it. A removal that fails is tried again later.
         """
         with suppress(DiskError):
             while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
@@ -149,7 +152,9 @@ class Snapshots:
                 self._within.popleft()
 
     def remove_other_snapshots(self, end_offset: int, bases: Iterable[int]) -> None:
-        """If there is a snapshot at the log's end, remove all others except those at the beginnings of segments."""
+        """If there is a snapshot at the log's end, `end_offset`, remove all other snapshots except those at the
+        beginnings of segments, whose offsets are `bases`.
+        """
         if end_offset in self.whole:
             for offset in sorted(self.offsets - {end_offset, *bases}):
                 self.remove_snapshot(offset)
@@ -177,7 +182,7 @@ class SnapshotFile:
     """The content of a file of a snapshot, encoded piece by piece. It begins with the version and the CRC.
 
     Attributes:
-        version: the version of the file's format.
+        version: the version of the file's format, which is in its first two bytes.
         head: the bytes after the CRC, before the producers.
         parts: returns the encoded producers, in parts of up to 32 producers. They must not change any more.
         parts_size: the size of all parts in bytes.
@@ -216,7 +221,7 @@ def encode_producers(table: ProducerTable, progress: Summary) -> SnapshotFile:
 
     Args:
         table: the table of all producers. It must not change any more.
-        progress: the summary of the growing segment up to the snapshot's offset.
+        progress: the summary (sizes, counts and checksums) of the growing segment up to the snapshot's offset.
     """
     head = len(table).to_bytes(8, "big") + progress.encode()
     return SnapshotFile(PRODUCERS_VERSION, head, table.blocks, table.size)
@@ -265,7 +270,7 @@ def snapshot_files(directory: Path, table: ProducerTable, progress: Summary) -> 
     Args:
         directory: the partition's directory.
         table: the table of all producers. It must not change any more.
-        progress: the summary of the growing segment up to the snapshot's offset.
+        progress: the summary (sizes, counts and checksums) of the growing segment up to the snapshot's offset.
     """
     return {
         file_path(directory, progress.end_offset, PRODUCERS): encode_producers(table, progress),
@@ -274,11 +279,11 @@ def snapshot_files(directory: Path, table: ProducerTable, progress: Summary) -> 
 
 
 def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
-    """Decode a `.producers` file. Return the table of all producers, and the summary of the segment up to the
-    snapshot's offset.
+    """Decode a `.producers` file. Return the table of all producers, and the summary (sizes, counts and checksums) of
+    the segment up to the snapshot's offset.
 
     Raises:
-        UnknownFormatError: this release does not read the form of the file.
+        UnknownFormatError: another release has written the file, in a format that this one does not read.
         DamageError: the file is incomplete or damaged.
     """
     return _decode_pieces(iter((content,)))
@@ -286,11 +291,12 @@ def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
 
 def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
     """Read and decode a `.producers` file piece by piece, so that its content need not fit into memory at once. Return
-    the table of all producers, and the summary of the segment up to the snapshot's offset.
+    the table of all producers, and the summary (sizes, counts and checksums) of the segment up to the snapshot's
+    offset.
 
     Raises:
         FileNotFoundError: the file is missing.
-        UnknownFormatError: this release does not read the form of the file.
+        UnknownFormatError: another release has written the file, in a format that this one does not read.
         DamageError: the file is incomplete or damaged.
     """
     with closing(disk.open(path)) as file:
@@ -301,7 +307,7 @@ def check_producers_version(head: bytes) -> None:
     """Check the version in the first bytes of a `.producers` file.
 
     Raises:
-        UnknownFormatError: this release does not read files of this version.
+        UnknownFormatError: another release has written the file, in a version that this one does not read.
     """
     if head.startswith(JSON_BEGINS):
         raise UnknownFormatError(PRODUCERS_CONTENT, 1, PRODUCERS_VERSION)
@@ -341,7 +347,7 @@ def decode_either(name: str, content: bytes) -> ProducerTable:
     last use are -1.
 
     Raises:
-        UnknownFormatError: this release does not read the form of the file.
+        UnknownFormatError: another release has written the file, in a format that this one does not read.
         DamageError: the file is incomplete or damaged.
     """
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
