@@ -1,7 +1,8 @@
 """Deletion of records from the start of a log, by DeleteRecords requests and by retention.
 
 `retention` counts the segments that the settings no longer keep. This module moves the start of the log and of its
-commit-ordered view, and removes the segments. It also removes the state of producers that have not written for long.
+commit-ordered view (the committed batches in the order of their commits), and removes the segments. It also removes the
+state of producers that have not written for long.
 """
 
 import weakref
@@ -24,10 +25,11 @@ class RecordDeletion:
     Args:
         disk: the disk of the partition.
         partition: the partition.
-        order: records where the view of a commit-ordered partition begins; None for a partition in offset order.
+        order: records where the view of a commit-ordered partition (its committed batches in the order of their
+            commits) begins; None for a partition in offset order.
 
     Attributes:
-        pending: the files of deleted segments that were not removed yet.
+        pending: the files of deleted segments, which are renamed and wait for their removal.
     """
 
     def __init__(self, disk: Disk, partition: OpenLog, order: Order | None) -> None:
@@ -41,9 +43,10 @@ class RecordDeletion:
         """Delete the records before an offset, and the segments that no reader needs any more. Return the new start
         offset, which is durable.
 
-        In a commit-ordered partition, `before_offset` is a position in commit order. If it is in the middle of a
-        transaction, the view begins after this transaction. The log keeps the batches of all transactions that the view
-        contains or that may still commit.
+        In a commit-ordered partition, `before_offset` is a position in commit order, which readers see as the offset.
+        The view, the committed batches in commit order, then begins there, or after a transaction in the middle of
+        which `before_offset` is. The log keeps the batches of all transactions that the view contains or that may still
+        commit.
 
         Raises:
             OffsetOutOfRangeError: `before_offset` is after the high watermark.
@@ -63,8 +66,8 @@ class RecordDeletion:
         return partition.visible_start(Isolation.READ_COMMITTED)
 
     def delete_remote(self) -> None:
-        """Delete all records that are only in the object store. A commit-ordered view then begins after the last
-        transaction with such records. The new start is durable on return.
+        """Delete all records that are only in the object store. In a commit-ordered partition, readers then begin after
+        the last transaction with such records. The new start is durable on return.
 
         Raises:
             UnavailableError: the list of remote segments is not loaded yet.
@@ -79,8 +82,9 @@ class RecordDeletion:
     # -- the start ---------------------------------------------------------------------------------------------
 
     def _move_view_start(self, start_offset: int) -> int:
-        """Move the start of the commit-ordered view forward to a position. Return the first log offset that the log
-        must keep, because readers of the view need the batches from there on.
+        """Move the start of the commit-ordered view (the committed batches in the order of their commits) forward to
+        the position `start_offset` in it. Return the first offset in the order of the writes that the log must keep,
+        because readers of the view need the batches from there on.
         """
         view, order = self._partition.view, self._order
         assert view is not None
@@ -105,8 +109,8 @@ class RecordDeletion:
             partition.move_start(start_offset)
 
     def _record_deletion(self, count: int) -> None:
-        """Record what the commit-ordered view must know of the first `count` segments, before they are deleted. The
-        record is durable on return.
+        """Record, before the first `count` segments are deleted, what the commit-ordered view (the committed batches in
+        the order of their commits) must know of them. The record is durable on return. Without a view, do nothing.
         """
         partition = self._partition
         if count and partition.view is not None and self._order is not None:
@@ -116,11 +120,12 @@ class RecordDeletion:
     def _expire_records_before(self, start_offset: int) -> int:
         """Hide the records before an offset from readers, because retention demands it.
 
-        A transaction whose marker is not durable counts as open here, because a crash could remove the marker.
+        A transaction whose marker is not durable counts as open, because a crash could remove the marker.
 
         Returns:
             The first offset that the log must keep. It may be less than `start_offset`, because the log keeps the open
-            transactions and, in a commit-ordered partition, also the transactions that the view contains.
+            transactions and, in a commit-ordered partition, also all batches of the transactions that readers can still
+            get.
         """
         view = self._partition.view
         if view is not None:
@@ -138,7 +143,7 @@ class RecordDeletion:
         in a commit-ordered partition, if they have records of a transaction that commits in a later segment.
 
         Args:
-            now_ms: the time of the broker's clock.
+            now_ms: broker time, which never goes back.
             wall_ms: the time of the wall clock, which gives the age of records; None for `now_ms`.
         """
         partition = self._partition
@@ -171,8 +176,8 @@ class RecordDeletion:
         Args:
             remote: the remote tier.
             start_offset: the base offset of the first local segment that the limits of the whole log keep.
-            now_ms: the time of the broker's clock.
-            wall_ms: the time of the wall clock.
+            now_ms: broker time, which never goes back.
+            wall_ms: the time of the wall clock, which gives the age of records.
         """
         segments, config, view = self._partition.log.segments, self._partition.config, self._partition.view
         only_local = list(segments.ending_behind(remote.end_offset))
@@ -197,7 +202,9 @@ class RecordDeletion:
     # -- segments and files ------------------------------------------------------------------------------------
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
-        """Delete up to `count` of the oldest segments, if they are sealed and durable. Return how many were deleted."""
+        """Delete up to `count` of the oldest segments, if they are sealed and durable. Their files are removed at the
+        time `due_ms` or later. Return how many segments were deleted.
+        """
         partition, segments, view = self._partition, self._partition.log.segments, self._partition.view
         if view is not None:
             view.advance()  # moves the view's reading position out of the segments that will be deleted

@@ -23,8 +23,8 @@ def read_remote(
 ) -> Slice:
     """Read whole batches from an offset in the remote tier, as `log.read.read` does for local segments.
 
-    The search for aborted transactions continues in the segments that are only on the local disk, because the marker of
-    a transaction may be in a later segment than its records.
+    The records come from the remote tier only. The search for their aborted transactions continues in the segments that
+    are only on the local disk, because an abort marker may be in a later segment than the records.
 
     Args:
         remote: the remote tier.
@@ -33,7 +33,7 @@ def read_remote(
         limit: no record at or after this offset is returned.
         size_max: the greatest size of the result in bytes.
         local_start: the local log start offset.
-        committed: whether to list the aborted transactions.
+        committed: whether to list the aborted transactions of the batches, as for a read-committed reader.
         at_least_one: whether a first batch of more than `size_max` bytes is returned.
 
     Raises:

@@ -16,13 +16,15 @@ from stablelog.types import ObjectRange
 
 
 class RemoteCommits(NamedTuple):
-    """The commit index of a remote segment of a commit-ordered topic, as the manifest describes it.
+    """What the manifest (the list of a partition's segments in the store) says about the commit index of a remote
+    segment. This index lists the transactions whose commit marker is in the segment.
 
     Attributes:
         base_offset: the base offset of the segment.
         end_offset: the end of the segment's offsets, exclusive.
         least_first_offset: the least first offset of the transactions whose commit marker is in the segment.
-        latest_sequence: the greatest commit sequence up to the end of the segment; -1 if there is none.
+        latest_sequence: the greatest commit sequence (the number of a commit in its transaction group) up to the end of
+            the segment; -1 if there is none.
         latest_ms: the latest commit time in the segment, in ms since 1970; -1 if there is none.
     """
 
@@ -36,39 +38,46 @@ class RemoteCommits(NamedTuple):
 class RemoteView(Protocol):
     """The remote segments of a commit-ordered topic, for readers in commit order.
 
-    The position of a record in commit order is an offset in the segment that has the commit marker. Every call raises
-    UnavailableError and NotLoadedError, as those of `RemoteTier` do.
+    A reader in commit order sees the position of a record as its offset. It is an offset in the segment that has the
+    commit marker. Every call raises UnavailableError while the list of remote segments is not loaded, and
+    NotLoadedError if the bytes that it needs are not in the broker's cache.
     """
 
     def commits(self, offset: int) -> Iterator[RemoteCommits]:
-        """Yield the descriptions of the commit indexes, from the segment with this offset on. Segments before the log
-        start offset are left out.
+        """Yield the descriptions of the commit indexes (which list the commits of a segment), from the segment with
+        this offset on. Segments before the log start offset are left out.
 
         Raises:
-            DamageError: the manifest describes no commit index, although the topic is commit-ordered.
+            DamageError: the manifest, the list of the segments in the store, describes no commit index, although the
+                topic is commit-ordered.
         """
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence in the store; -1 if there is none."""
-
-    def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the first segment of `commits` that has a commit sequence greater than this one; None if there is
+        """The greatest commit sequence (the number of a commit in its transaction group) in the store; -1 if there is
         none.
         """
 
+    def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
+        """Return the description of the first segment with a commit after `commit_sequence`, the number of a commit in
+        its transaction group; None if there is none.
+        """
+
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
-        """Return the commit index of a segment as two buffers: the bytes of its entries, and the bytes of its extents.
+        """Return the commit index of a segment as two buffers: its entries, one for each transaction; and its extents,
+        the ranges of bytes in the log file in which the batches of these transactions are.
 
         Raises:
-            DamageError: the bytes in the store do not match the manifest.
+            DamageError: the bytes in the store do not have the checksum that the manifest (the list of the segments)
+                has.
         """
 
     def copy_ranges(
         self, base_offset: int, begins: Sequence[int], ends: Sequence[int], size_max: int
     ) -> tuple[int, Buffer]:
-        """Copy ranges of bytes of a segment's log file: at most `size_max` bytes, but the first range in any case. The
-        copy ends before the first range that is not loaded.
+        """Copy ranges of bytes of a segment's log file, each from one of `begins` to the one of `ends` at the same
+        index: at most `size_max` bytes, but the first range in any case. The copy ends before the first range that is
+        not loaded into the broker's cache.
 
         Returns:
             How many ranges were copied, and their bytes, one range after another.
@@ -78,7 +87,9 @@ class RemoteView(Protocol):
         """
 
     def drop_ranges(self, base_offset: int, begins: Sequence[int], ends: Sequence[int]) -> None:
-        """Drop the cached bytes of ranges that are damaged, so that the next read loads them again."""
+        """Drop the cached bytes of ranges of a segment's log file that are damaged, so that the next read loads them
+        again from the store.
+        """
 
     def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
         """Find the first batch of a segment with offsets in [start, end) and with a record of this time or later.
@@ -89,12 +100,14 @@ class RemoteView(Protocol):
         """
 
     def finish_read(self, start: int, end: int) -> None:
-        """End a read of the positions [start, end) in commit order. The cache may drop these bytes, because the reader
-        does not need them again.
+        """End a read of the positions [start, end) in commit order, which the reader sees as offsets. The cache may
+        drop these bytes, because the reader does not need them again.
         """
 
     def ranges_ahead(self, position: int) -> list[ObjectRange]:
-        """Return the ranges of objects that a reader needs next, after a read that ended at this position."""
+        """Return the ranges of objects that a reader needs next, after a read that ended at this position in commit
+        order. The caller loads them ahead of the next read.
+        """
 
 
 class RemoteTier(Protocol):
@@ -110,7 +123,9 @@ class RemoteTier(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """The log start offset. Records before it are deleted, even if their segment is still in the store."""
+        """The log start offset, that of the first record that can be read. Records before it count as deleted, even if
+        their segment is still in the store.
+        """
 
     @property
     def end_offset(self) -> int:
@@ -121,7 +136,8 @@ class RemoteTier(Protocol):
         """The size in bytes of the log files in the store, without segments that are being deleted."""
 
     def read(self, start: int, limit: int, size_max: int, *, at_least_one: bool) -> Slice:
-        """Read whole batches from `start`, which is before `end_offset`. The result lists no aborted transactions.
+        """Read whole batches from `start`, which is before `end_offset`. The result lists no aborted transactions:
+        `aborted_in` finds them.
 
         Args:
             start: the offset to read from.
@@ -139,11 +155,14 @@ class RemoteTier(Protocol):
         """
 
     def ranges_ahead(self, offset: int) -> list[ObjectRange]:
-        """Return the ranges of objects that a reader needs next, after a read that ended at this offset."""
+        """Return the ranges of objects that a reader needs next, after a read that ended at this offset. The caller
+        loads them ahead of the next read.
+        """
 
     def aborted_in(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the aborted transactions with offsets in [start, end) whose markers are in the store, and whether the
-        search is complete. If it is not, segments that are only on the local disk may have further ones.
+        search is complete. If it is not, further such transactions may have their markers in segments that are only on
+        the local disk.
         """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
@@ -152,8 +171,8 @@ class RemoteTier(Protocol):
         """
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that `retention.ms` and `retention.bytes` demand, as far as it deletes remote
-        segments.
+        """Return the log start offset that `retention.ms` and `retention.bytes` demand: all remote segments before it
+        have expired. Local segments are not considered.
 
         Args:
             config: the settings of the log.

@@ -5,8 +5,9 @@ from stablelog.log.open_log import OpenLog
 
 
 def is_restored_log(log: OpenLog, restored: Restored) -> bool:
-    """Whether a log is the one that a restore has made: it has a batch without records at the offsets that the restore
-    has left out. If the log begins after these offsets, the leader epochs show whether it is the restored log.
+    """Whether a log is the one that a restore from the object store has made, as `restored` describes the restore: it
+    has a batch without records at the offsets whose records were lost. If the log begins after these offsets, its
+    leader epochs show whether it is the restored log.
 
     Raises:
         DamageError: the log file of the batch is damaged.

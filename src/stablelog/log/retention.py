@@ -26,7 +26,8 @@ HELD_MAX = 16  # the greatest number of removed files that a partition keeps ope
 def count_too_old(
     segments: LogSegments, config: LogConfig, now_ms: int, wall_ms: int, *, is_local: bool = False
 ) -> int:
-    """Count the first segments whose records are all older than `retention.ms`. The growing segment may be among them.
+    """Count the segments, from the first one on, that are too old: all their records are older than `retention.ms`. The
+    growing segment may be among them.
 
     Records with timestamps in the future are not old. Local retention uses the age of their segment instead, because
     the object store still has them (KAFKA-20609).
@@ -34,7 +35,7 @@ def count_too_old(
     Args:
         segments: the segments of the log.
         config: the settings of the log.
-        now_ms: the time of the broker's clock, which measures the age of segments whose records have no timestamps.
+        now_ms: broker time, which never goes back. It measures the age of segments whose records have no timestamps.
         wall_ms: the time of the wall clock, which measures the age of timestamps.
         is_local: whether the limits are those of local retention.
     """
@@ -63,7 +64,7 @@ def count_too_old(
 
 
 def count_too_much(segments: LogSegments, config: LogConfig) -> int:
-    """Count how many of the first segments can be deleted, if at least `retention.bytes` must remain."""
+    """Count how many of the first segments are too much: at least `retention.bytes` remain without them."""
     if config.retention_bytes == NO_LIMIT:
         return 0
     excess = segments.size - config.retention_bytes
@@ -77,7 +78,7 @@ def count_too_much(segments: LogSegments, config: LogConfig) -> int:
 
 
 def count_durable(segments: LogSegments, high_watermark: int) -> int:
-    """Count the first segments that are sealed and durable. Only these can be deleted."""
+    """Count the segments, from the first one on, that are sealed and durable. Only these can be deleted."""
     durable = takewhile(lambda segment: segment.durable and segment.end_offset <= high_watermark, segments)
     return min(sum(1 for _ in durable), len(segments) - 1)
 
@@ -118,7 +119,8 @@ class PendingDeletes:
                 self._pending.append((due_ms, path))
 
     def purge(self, now_ms: int) -> list[File]:
-        """Remove the files of deleted segments that are due, up to `HELD_MAX` log files in one call.
+        """Remove the files of deleted segments whose time of removal has come: up to 16 log files (HELD_MAX) in one
+        call.
 
         Returns:
             The removed log files, which are still open. The file system frees their bytes only when they are closed,
@@ -149,6 +151,6 @@ class PendingDeletes:
 
 
 def close_all(files: Iterable[File]) -> None:
-    """Close removed files, so that the file system frees their bytes."""
+    """Close files that were removed from their directory, so that the file system frees their bytes."""
     for file in files:
         file.close()

@@ -1,7 +1,7 @@
 """Recovery: the states in which a crash may leave a partition, and how the next open of the partition handles each.
 
 Files that are written only after a sync record how much of the log was synced when the broker stopped: the summary of a
-segment, the `.producers` snapshots, and the broker's `recovery-point-offset-checkpoint`, which is at most a second old.
+sealed segment (its sizes and checksums), the `.producers` snapshots, and the broker's `recovery-point-offset-checkpoint`, which is at most a second old.
 All bytes up to the *synced end*, the greatest offset that one of these files records, must be there unchanged. If the
 last broker closed the log, this holds for all bytes. Bytes after the synced end may be lost, torn, or there with holes.
 
@@ -19,9 +19,9 @@ In this package, to *cut* the log is to truncate it at damage, and to keep the r
     a segment without a valid summary, or whose     it replays (reads) this and all later segments, batch by batch,
     file sizes or transaction index do not match    and rebuilds their indexes and summaries
     its summary
-    a segment that is replayed, and whose batch     DamageError, as above: the summary has a CRC of all batch headers.
-        The
-    headers do not match its summary                CRC of a batch does not cover its base offset and leader epoch
+    a segment that is replayed, and whose batch     DamageError, as above: the summary has a CRC of all batch headers,
+    headers do not match its summary                because the CRC of a batch does not cover its base offset and
+                                                    leader epoch
     an abort marker without its index entry         the same as for a segment without a valid summary: the entries
                                                     are rebuilt from the markers
     an index entry without its abort marker         the same as for an abort marker without its index entry

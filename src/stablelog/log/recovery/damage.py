@@ -19,10 +19,10 @@ class Expected:
     Attributes:
         recovery_point: the offset up to which the log was durable, exclusive; 0 if unknown.
         leader_epoch: the leader epoch of the last start of the broker. No batch has a later one.
-        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
-            a gap there is a loss.
-        start_files: the names of the files that must exist, among those that record where the log and its
-            commit-ordered view begin.
+        gapless_epoch: a leader epoch. Batches of this epoch and of later ones follow each other without a gap in the
+            growing segment, so a gap between two of them means lost records.
+        start_files: the names of the files that must exist, among those that record where the log begins, and where its
+            commit-ordered view (the committed batches in the order of their commits) begins.
         is_read_whole: whether a start reads every batch, as in the coordinators' logs. Such a start finds all damage.
     """
 
@@ -54,7 +54,8 @@ class Damage:
         has_gaps: whether compaction has left gaps in the truncated segment. If so, no record may be appended to it.
         is_passed_over: whether a start does not read the damaged bytes, and so opens the log in spite of them. Reads of
             these bytes are refused.
-        refused: if `is_passed_over`, the later damage because of which a start refuses the log; None if there is none.
+        refused: if a start passes over this damage, the later damage because of which it refuses the log; None if there
+            is none.
     """
 
     path: Path
@@ -73,8 +74,9 @@ class Damage:
     refused: "Damage | None" = None
 
     def lost_files(self) -> Iterator[tuple[Path, int, int]]:
-        """Yield the log files from which the truncation removes batches, as (path, position, offset). Position and
-        offset are the arguments of `lost_batches` for the file.
+        """Yield the log files from which the truncation removes batches, as (path, position, offset). The position is
+        that of the first byte that is removed, or -1 for the whole file. The offset is that of the first record that is
+        lost.
         """
         yield self.path, self.position, self.end_offset
         for base in self.later:

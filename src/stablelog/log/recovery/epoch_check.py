@@ -51,8 +51,8 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
 
 
 def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> int:
-    """Return the greatest leader epoch of several partitions that are not open. Partitions that cannot be read are
-    ignored.
+    """Return the greatest leader epoch in the logs of several partitions that are not open. Partitions that cannot be
+    read are ignored.
 
     The broker needs this after `cluster.json` was restored from a backup, because its leader epoch is then older than
     that of the logs.
@@ -77,8 +77,8 @@ def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
 
 
 def epoch_at(offset: int, epochs: LeaderEpochs, segments: LogSegments) -> int:
-    """Return the leader epoch of the record at an offset: that in its batch or, if the batch is deleted, that in
-    `epochs`.
+    """Return the leader epoch of the record at an offset: that in its batch or, if the batch is deleted, that in the
+    file of leader epochs, whose content is `epochs`.
     """
     header = segments[segments.place_of(offset)].header_at(offset)
     if header is not None and header.base_offset <= offset:

@@ -32,10 +32,11 @@ from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 
 class _Place(NamedTuple):
-    """A point of the search: the position of a batch in a log file, and the state of the log before this batch.
+    """A point that the search for damage has reached: the position of a batch in a log file, and the state of the log
+    before this batch.
 
     Attributes:
-        position: the position.
+        position: the position of the batch in the log file, in bytes.
         end_offset: the end of the batches before it, exclusive.
         leader_epoch: the leader epoch of the batch before it; 0 for the first batch.
     """
@@ -68,8 +69,8 @@ class Examination:
         self.durable_end = max([expected.recovery_point, *self._marks])
 
     def run(self) -> Damage | None:
-        """Read the log. Return the first damage that was found; None if the log is whole. Raises the errors of
-        `repair.examine`.
+        """Read the log. Return the first damage that was found; None if the log is whole. Raises DamageError for damage
+        that no truncation of the log can repair, and DiskError.
         """
         bases = self._first_bases()
         summaries = (self._directory.summary(base) for base in bases)
@@ -103,7 +104,8 @@ class Examination:
 
         Args:
             bases: the base offsets of the log files, ascending.
-            trust: the parts of the log that a start does not read.
+            trust: the parts of the log that a start of the broker trusts: it does not read them, because a summary or a
+                snapshot describes them.
 
         Returns:
             Two values: the damage in parts that a start does not read, in the order of the log; and the first damage
@@ -135,8 +137,8 @@ class Examination:
         return passed, None
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int:
-        """Return the end of the growing segment if a start would read none of its damaged bytes; -1 if it would read
-        some.
+        """Return the end of the growing segment if all its damage is in the part that a snapshot vouches for (a start
+        of the broker does not read this part); -1 if a start would read damaged bytes.
 
         A start does not ignore damage in headers, or in batches after the snapshot, because readers could not find
         records that are appended behind such damage.
@@ -147,7 +149,9 @@ class Examination:
         return end_offset if behind is None else -1
 
     def _is_body_only(self, damage: Damage, trust: Trust) -> bool:
-        """Whether the damage in a sealed segment is only in bodies of data batches, which a start does not read."""
+        """Whether the damage in a sealed segment is only in the bodies of data batches (the records after the header),
+        which a start of the broker does not read.
+        """
         base = offset_of(damage.path.name)
         summary = trust.sealed[base]
         end = summary.end_offset  # the next segment begins there
@@ -179,8 +183,9 @@ class Examination:
         return bases[bisect_right(bases, self._log_start) - 1 :]
 
     def _read_start(self, name: str) -> int | None:
-        """Return the offset in the file that records where the log or its commit-ordered view begins. Return None if
-        the file is missing, and the data directory does not expect it.
+        """Return the offset in the file `name`, which records where the log or its commit-ordered view begins (the
+        committed batches in the order of their commits). Return None if the file is missing, and the data directory
+        does not expect it.
 
         Raises:
             DamageError: the file is missing, although it is expected. A start refuses the partition, and no truncation
@@ -210,9 +215,10 @@ class Examination:
         Args:
             base: the base offset of the segment.
             following: the base offset of the next segment; None for the last segment.
-            summary: the summary of the segment; None if it has none.
-            vouched_end: damaged bodies of batches before this offset do not count if their headers are whole, because a
-                start does not read them.
+            summary: the summary of the segment (its offsets, file sizes and checksums); None if it has none.
+            vouched_end: the end of the offsets for which a summary or a snapshot vouches. Before it, damage in the body
+                of a batch does not count if all headers are whole, because a start of the broker does not read the
+                bodies.
 
         Returns:
             Two values: the damage, or None; and the end offset of the batches that were read.
@@ -260,14 +266,15 @@ class Examination:
         summary: Summary | None,
         marks: Iterable[Summary],
     ) -> Damage | None:
-        """Compare a log file of whole batches with its summary, the snapshots and the next segment.
+        """Prove that a log file of whole batches has lost none: compare it with its summary, the snapshots and the next
+        segment.
 
         Args:
             walk: the reading of the log file, which has found no damage.
             gone: the result of `_next_gone`.
             following: the base offset of the next segment; None for the last segment.
-            summary: the summary of the segment; None if it has none.
-            marks: the summaries of the segment in the snapshots.
+            summary: the summary of the segment (its offsets, file sizes and checksums); None if it has none.
+            marks: what snapshots within the segment record: summaries of the segment up to their offsets.
 
         Returns:
             The damage that the comparison shows; None if all of them agree.
@@ -306,7 +313,7 @@ class _Walk:
     """The reading of one log file, batch by batch.
 
     Attributes:
-        next: the place of the next batch.
+        next: where the next batch begins, and the state of the log there.
         unread_end: an offset. If a batch before it has a wrong CRC, this does not count as damage: no reader gets this
             batch, or a start does not read it.
         first_gap: the position of the first batch after a gap in the offsets; None if there is no gap.
@@ -355,7 +362,7 @@ class _Walk:
         return None
 
     def damage_at(self, place: _Place, why: str) -> Damage:
-        """Return the damage that begins at a batch, and is described by `why`."""
+        """Return the damage that begins at the batch at `place`, and is described by `why`."""
         return Damage(self.path, place.position, place.end_offset, why)
 
     def damage_at_first_change(self) -> Damage:
@@ -388,7 +395,13 @@ class _Walk:
         return None
 
     def _check_epoch(self, header: BatchHeader) -> Damage | None:
-        """Check the leader epoch of a batch as `_check_offset` checks its offset."""
+        """Check the leader epoch of a batch against those of the batches before it, and check that no offset is missing
+        before a batch whose epoch allows no gap. Return the damage of this batch or of an earlier one; None if there is
+        none.
+
+        Raises:
+            DamageError: this batch is damaged.
+        """
         here, expected = self.next, self._expected
         is_gapless = self.is_growing and header.leader_epoch >= expected.gapless_epoch
         if is_gapless and header.base_offset != here.end_offset:

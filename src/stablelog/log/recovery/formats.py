@@ -53,7 +53,9 @@ def check_formats(listing: Listing) -> None:
 
 
 def _check_number(what: str, known: int, head: bytes, _path: Path) -> None:
-    """Check a version that is the first two bytes of a file."""
+    """Check a version that is a number in the first two bytes of a file. `head` is the beginning of the file, and
+    `known` the version that this release reads.
+    """
     refuse_unknown_version(what, int.from_bytes(head[:2], "big"), known)
 
 

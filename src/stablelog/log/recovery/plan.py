@@ -37,15 +37,15 @@ class Known:
 
     Attributes:
         is_clean: whether the last broker closed the log, so that all of it was durable.
-        is_established: whether an earlier start of stablelog has made all its files in the directory. A missing file is
-            then a lost file.
+        is_established: whether an earlier start of stablelog has completed the directory, so that a missing file is a
+            lost file. If not, the directory is new, or Apache Kafka has written it.
         recovery_point: the recorded offset up to which the log was synced, exclusive; None if none is recorded.
         leader_epoch: the leader epoch of this start of the broker. No batch has a later one.
-        now_ms: the time of the broker's clock.
+        now_ms: broker time, which never goes back.
         log_start_offset: the log start offset in the data directory's checkpoint. The log begins there, or later if the
             partition's own file says so.
-        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
-            a gap there is a loss.
+        gapless_epoch: a leader epoch. Batches of this epoch and of later ones follow each other without a gap in the
+            growing segment, so a gap between two of them means lost records.
     """
 
     is_clean: bool
@@ -59,14 +59,15 @@ class Known:
 
 @dataclass(slots=True)
 class RecoveryPlan:
-    """The plan of a recovery, which replay carries out.
+    """The plan of a recovery. Replay carries it out: it reads the log after the trusted part.
 
     Attributes:
         directory: the directory of the partition.
-        trusted: the first segments, which are opened by their summaries without reading their log files.
+        trusted: the first segments, which are trusted: their summaries describe them, and recovery does not read their
+            log files.
         rest: all later segments, oldest first. There is at least one.
         synced: the offset up to which the log was synced.
-        start: the offset where replay begins, and the producer state there.
+        start: the offset where replay (the reading of the log) begins, and the producer state there.
         is_log_start_written: whether the partition's log-start-offset file has this offset.
         deleted: segments before the log start offset. They are removed after replay has shown that the log reaches this
             offset.
@@ -205,7 +206,7 @@ class RecoveryPlanner:
         return 0
 
     def _check_orphans(self, bases: list[int], *, first_place: int) -> None:
-        """Remove the leftover files of segments whose log file was deleted.
+        """Remove orphans: the index files and summaries of segments whose log file was deleted.
 
         A deletion renames the log files of several segments. A crash may undo some of these renames, in any order. So
         the log file of a deleted segment may be missing although that of an earlier deleted segment exists.
@@ -215,7 +216,7 @@ class RecoveryPlanner:
             first_place: the index in `bases` of the first segment that stays.
 
         Raises:
-            DamageError: a log file is missing that was not deleted.
+            DamageError: there is a summary of a segment whose log file is missing, but was not deleted.
         """
         for name in self._listing.names:
             suffix = name[OFFSET_DIGITS:]
@@ -234,11 +235,11 @@ class RecoveryPlanner:
     # -- segments and summaries --------------------------------------------------------------------------------
 
     def _remove_unused(self, segments: list[SegmentName]) -> None:
-        """Remove an empty last segment if the segment before it has no summary. The segment before it then continues to
-        grow.
+        """Remove an empty last segment that is not used: the segment before it has no summary, so it was not sealed
+        yet, and continues to grow.
 
-        It does not if there is a snapshot at the beginning of the last segment: then the segment before it was sealed,
-        and its summary was lost. Compaction may have left gaps in it, so nothing may be appended.
+        If there is a snapshot at the beginning of the last segment, do nothing: then the segment before it was sealed,
+        and its summary was lost. Compaction may have left gaps in this segment, so it must not grow again.
         """
         while (
             len(segments) > 1
@@ -265,7 +266,7 @@ class RecoveryPlanner:
     def _check_sizes(self, segments: list[SegmentName], summaries: list[Summary | None]) -> None:
         """Raise DamageError if a log file is shorter than its segment's summary says.
 
-        Otherwise a file that has lost whole batches at its end would look as if compaction had removed them.
+        Without this check, a file that has lost whole batches at its end would look as if compaction had removed them.
         """
         for segment, summary in zip(segments, summaries, strict=True):
             path = segment.path(LOG)
@@ -277,8 +278,8 @@ class RecoveryPlanner:
                 )
 
     def _check_gaps(self, trusted: list[SealedSegment], behind: SegmentName) -> None:
-        """Raise DamageError if a segment is missing between the segments that are opened by their summaries, or after
-        the last of them.
+        """Raise DamageError if a segment is missing between the trusted segments (those that are opened by their
+        summaries, and not read), or between the last of them and the segment `behind`.
         """
         bases = [*(segment.base_offset for segment in trusted), behind.base_offset]
         for segment, base_offset in zip(trusted, bases[1:], strict=True):

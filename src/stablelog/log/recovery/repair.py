@@ -109,8 +109,8 @@ def truncate_at_damage(disk: Disk, directory: Path, damage: Damage) -> list[Remo
 
 
 def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
-    """Move the recorded starts of the log and of its commit-ordered view back to the new end of the log, if they are
-    after it.
+    """Move the recorded starts of the log and of its commit-ordered view (the committed batches in the order of their
+    commits) back to the new end of the log, if they are after it.
     """
     for name in (LOG_START_FILE, VIEW_START_FILE):
         start = read_log_start(disk, directory / name)
@@ -119,11 +119,11 @@ def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
 
 
 def _refuse_starts(disk: Disk, damage: Damage) -> None:
-    """Write a summary that describes more bytes than the truncated log file will have, unless there is one already.
+    """Make sure that starts of the broker refuse the log until the repair is complete: write a summary that describes
+    more bytes than the truncated log file will have, unless there is one already.
 
-    With this summary, a start of the broker refuses the log until the repair is complete, and `examine` finds the
-    damage again. It is not needed if the truncated segment is the last one and has no gaps: then the truncation of its
-    log file is the only step.
+    By this summary, `examine` also finds the damage again. It is not needed if the truncated segment is the last one
+    and has no gaps: then the truncation of its log file is the only step.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:
@@ -158,7 +158,8 @@ def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
 
 
 def _settle(disk: Disk, damage: Damage) -> None:
-    """Write the final summary of the truncated segment, or remove it if the segment continues to grow.
+    """Write the final summary of the truncated segment, in place of the one that makes starts refuse the log; or remove
+    it if the segment continues to grow.
 
     A segment with gaps from compaction must not grow, because a start of the broker takes gaps in the growing segment
     for lost batches. So a new segment begins after it. The next start builds its indexes and a new summary.

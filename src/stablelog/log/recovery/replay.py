@@ -44,7 +44,7 @@ class Recovered:
         epochs: the leader epochs.
         start_offset: the log start offset.
         snapshots: the snapshots that were found.
-        removed_tails: the parts that were cut off at the end of the log, in the order of the log.
+        removed_tails: the damaged bytes that were cut off at the end of log files, in the order of the log.
     """
 
     sealed: list[SealedSegment]
@@ -171,7 +171,8 @@ class _Replay:
         damaged, or has a greater epoch than the broker.
 
         Raises:
-            DamageError: a batch of a segment that was opened by its summary has a greater epoch than the broker.
+            DamageError: a batch of a trusted segment (one that recovery does not read) has a greater epoch than the
+                broker.
         """
         found = self._plan.directory.epochs()
         self._written_epochs = (found or self._epochs).encode()
@@ -202,7 +203,7 @@ class _Replay:
         """Read the log from `start` to its end, or to the damage at which it is truncated.
 
         Args:
-            trusted: the first segments, which were opened by their summaries.
+            trusted: the first segments, which their summaries describe, so that they are not read.
             rest: all later segments, oldest first.
             start: the offset where replay begins, and the state of the log there.
 
@@ -248,8 +249,8 @@ class _Replay:
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are missing"
 
     def _replay_trusted(self, segment: SealedSegment, start: ReplayStart) -> None:
-        """Update the producer state from a sealed segment, and check its batch headers and markers. Its index files are
-        kept.
+        """Update the producer state from a trusted segment, one whose files match its summary. Check its batch headers
+        and markers. Its index files are kept.
 
         Raises:
             DamageError: headers or markers have changed since they were written.
@@ -266,7 +267,7 @@ class _Replay:
                     start.producers.end_transaction(txn)
 
     def _read_segment(self, segment: GrowingSegment, start: ReplayStart) -> str | None:
-        """Update the indexes and the producer state from the batches of a segment.
+        """Update the indexes and the producer state from the batches of a segment, which replay reads.
 
         Returns:
             The damage at which the segment was truncated; None if the segment is whole.
@@ -347,7 +348,8 @@ class _Replay:
         segment.truncate_after_last()
 
     def _is_as_synced(self, segment: GrowingSegment) -> bool:
-        """Whether the whole log is known to be durable, and its index files and snapshots need no repair.
+        """Whether everything is as the last sync has left it: the whole log is known to be durable, and its index files
+        and snapshots need no repair.
 
         The directory entry of the last log file is then durable, too: the log-start-offset file is written only after
         that of the first log file is durable, and the summary of a segment only after that of the next log file is
@@ -429,8 +431,8 @@ class _Replay:
         return segment
 
     def _write_indexes(self, segment: GrowingSegment) -> None:
-        """Write the indexes from memory to their files, without entries of lost batches. Remove snapshots that do not
-        match the written indexes.
+        """Write the indexes from memory to their files, in place of earlier contents, which may have entries of lost
+        batches. Remove snapshots that do not match the written indexes.
         """
         self._snapshots.remove_outdated(segment)
         if segment.least_aborted_offset is None:

@@ -11,7 +11,8 @@ from stablelog.log.segments.growing_segment import GrowingSegment
 
 
 class ReplayedSnapshots:
-    """The snapshots in a partition's directory, while replay rebuilds the log.
+    """The snapshots in a partition's directory, while replay reads the log and rebuilds its indexes and its producer
+    state.
 
     Args:
         plan: the plan of the recovery.
@@ -28,7 +29,9 @@ class ReplayedSnapshots:
         }
 
     def unused_within(self, segment: GrowingSegment) -> Iterator[tuple[int, Summary]]:
-        """Yield (offset, segment summary) of the snapshots within a segment after the one that replay began at."""
+        """Yield (offset, summary of the segment up to there) of the snapshots within a segment that replay does not
+        use: those after the snapshot at which it began.
+        """
         begin = max(segment.base_offset, self._plan.start.offset)
         for offset in sorted(self._offsets.difference(self._plan.directory.bases)):
             found = self._plan.directory.producers(offset) if offset > begin else None
@@ -39,7 +42,8 @@ class ReplayedSnapshots:
         """Remove the snapshots within a segment that do not match the indexes as replay has rebuilt them. No start of
         the broker could begin replay at them.
 
-        The rebuilt time index lacks the entries that closes of the partition have added.
+        A snapshot may be outdated without damage: when a partition is closed, its time index gets an extra entry, which
+        the rebuilt time index lacks.
         """
         self._remove(
             [
@@ -65,7 +69,9 @@ class ReplayedSnapshots:
             self._offsets.discard(offset)
 
     def write(self, producers: Producers, progress: Summary) -> None:
-        """Write a snapshot at the end of a segment that was sealed, which is at the beginning of the next segment."""
+        """Write a snapshot of the producer state at the end of a sealed segment, where the next segment begins.
+        `progress` is the summary for it.
+        """
         self._plan.directory.listing.disk.write_together(
             snapshot_files(self._plan.directory.listing.directory, producers.packed_copy(), progress)
         )

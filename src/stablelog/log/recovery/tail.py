@@ -78,7 +78,7 @@ class RemovedTail:
 
 
 def check_cut(disk: Disk, path: Path, position: int, end_offset: int, damage: str, synced: SyncedEnd) -> None:
-    """Refuse a truncation that would remove synced bytes.
+    """Check a cut, the truncation of a log at damage: refuse it if it would remove synced bytes.
 
     Args:
         disk: the disk of the partition.
@@ -134,11 +134,15 @@ def batches_after_damage(file: File, position: int, end_offset: int) -> Iterator
 
 
 def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the whole batches that a truncation removes from a log file, as (position, header). The arguments are those
-    of `batches_after_damage`.
+    """Yield the whole batches that a truncation at damage removes from a log file, as (position, header).
 
     The batch at `position` is yielded, too, if its CRC matches and its offsets are less than those of the next batch.
     Its records are whole: it counts as damaged because of missing batches before it, or because of its leader epoch.
+
+    Args:
+        file: the log file.
+        position: the position of the damaged batch; -1 if the whole file is removed.
+        end_offset: the end of the batches before the damage, exclusive. Batches that begin before it are ignored.
     """
     first = _Search(file).whole_batch_at(position, end_offset) if position >= 0 else None
     for at, header in batches_after_damage(file, position, end_offset):
@@ -198,7 +202,8 @@ class _Search:
     def _search(self, begin: int, end_offset: int) -> int | None:
         """Return the position of the next whole batch, which may begin at any byte; None if there is none.
 
-        A batch that is followed by another batch or by the file's end is preferred to an earlier one that is not.
+        If bytes look like a whole batch, but neither another batch nor the file's end follows them, the search goes on,
+        and prefers a batch that is followed by one of them.
         """
         at, lone = begin, None
         while len(chunk := self._file.read(at, SCAN_SIZE)) >= HEADER.size:

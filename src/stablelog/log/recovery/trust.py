@@ -27,8 +27,10 @@ class ReplayStart:
     Attributes:
         offset: the offset of the first batch that is replayed.
         producers: the producer state at this offset.
-        progress: the summary of the segment up to this offset; None if its indexes up to there are not whole.
-        indexes: the contents of these indexes, in the order of INDEX_SUFFIXES.
+        progress: the summary (sizes, counts and checksums) of the segment up to this offset; None if the segment's
+            indexes do not have all entries up to there.
+        indexes: the contents of the segment's indexes up to this offset, in the order offset index, time index,
+            transaction index.
     """
 
     offset: int
@@ -38,8 +40,9 @@ class ReplayStart:
 
 
 def trusted_summaries(directory: PartitionDirectory, segments: Sequence[SegmentName]) -> Iterator[Summary]:
-    """Yield the summaries of the first segments, up to, but without, the first segment whose files do not match its
-    summary. The last segment grows, so it is never among them.
+    """Yield the summaries (offsets, file sizes and checksums) of the trusted segments, which recovery need not read:
+    all before the first segment whose files do not match its summary. The last segment grows, so it is never among
+    them.
     """
     for segment, following in pairwise(segments):
         summary = directory.summary(segment.base_offset)
@@ -55,10 +58,11 @@ def trusted_summaries(directory: PartitionDirectory, segments: Sequence[SegmentN
 def choose_replay_start(
     directory: PartitionDirectory, first_offset: int, unknown_from: int, now_ms: int, *, is_cut: bool = False
 ) -> ReplayStart:
-    """Choose the newest snapshot from which replay can begin.
+    """Choose the newest snapshot from which replay (the reading of the log at a start) can begin.
 
-    It is at or before the first segment that replay must read; or it is within this segment, if the indexes up to there
-    are whole. A `.producers` file is preferred to Kafka's `.snapshot` file.
+    This snapshot is at or before the beginning of the first segment that replay must read; or within this segment, if
+    the segment's indexes have all entries up to the snapshot. A `.producers` file is preferred to Kafka's `.snapshot`
+    file.
 
     Args:
         directory: the directory of the partition.
@@ -88,7 +92,8 @@ def choose_replay_start(
 
 
 class Trust:
-    """The trusted parts of one partition's log, which a start of the broker does not read.
+    """The trusted parts of one partition's log: a start of the broker does not read them, because a summary or a
+    snapshot describes them.
 
     Args:
         directory: the directory of the partition.

@@ -13,7 +13,7 @@ def find_aborted(source: SegmentSource[Row], start: int, end: int) -> tuple[list
     """Find the aborted transactions with offsets in [start, end).
 
     Args:
-        source: the segments.
+        source: the segments of one partition in one place, such as its local disk.
         start: the first offset. Only markers in the segment of this offset and in later ones are found.
         end: the end of the range, exclusive.
 
@@ -22,7 +22,8 @@ def find_aborted(source: SegmentSource[Row], start: int, end: int) -> tuple[list
         may have further aborted transactions of the range.
 
     Raises:
-        NotLoadedError: some transaction indexes are not loaded.
+        NotLoadedError: some transaction indexes are not loaded from the object store. The caller loads them and
+            searches again.
         DamageError: a transaction index is damaged.
     """
     needed, is_complete = source.rows.with_aborts(start, end)
@@ -41,8 +42,10 @@ def _in_groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Divide the segments into groups whose transaction indexes are loaded together. Yield the groups in the order of
     the segments.
 
-    If the stable offset of a segment is unknown, the search may end in its transaction index. So a group has at most 1
-    of these segments, the next group 2, then 4 and so on: at most half of the loaded indexes are not needed.
+    The search ends at the first segment whose stable offset (all transactions that began before it have ended) reaches
+    the end of the range. If this offset is unknown before the segment's index is loaded, the search may end there. So
+    the first group has at most 1 such segment, the next group 2, then 4 and so on: at most half of the loaded indexes
+    are not needed.
     """
     group: list[Row] = []
     unknown_count, unknown_max = 0, 1

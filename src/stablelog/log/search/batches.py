@@ -29,7 +29,7 @@ def walk(log: LogBytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
 
     Raises:
         DamageError: the bytes at a position are no batch.
-        NotLoadedError: the next bytes are not loaded.
+        NotLoadedError: the next bytes are not loaded from the object store.
     """
     while position < log.size:
         begin, piece = position, log.piece(position, WALK_READ_SIZE)
@@ -53,14 +53,15 @@ def seek(log: LogBytes, position: int, *, offset: int, end: int = OFFSET_MAX) ->
         log: the log file.
         position: the position of a batch, where the search begins.
         offset: the batch that is found has this offset or a later one as its last offset.
-        end: a batch that ends after this position in the file is found, too, whatever its offsets are.
+        end: a position in the file, in bytes. The first batch that ends after it is found, too, whatever its offsets
+            are.
 
     Returns:
         The batch; None if there is none.
 
     Raises:
         DamageError: the bytes at a position are no batch.
-        NotLoadedError: the next bytes are not loaded.
+        NotLoadedError: the next bytes are not loaded from the object store.
     """
     unpack, fields_size, header_size, size = OFFSETS.unpack_from, OFFSETS.size, HEADER.size, log.size
     while position < size:

@@ -16,7 +16,9 @@ from stablelog.log.indexes.minima import Minima
 
 
 class SegmentRow(Protocol):
-    """The facts about a segment that are known before any of its files is read."""
+    """The facts about a segment that are known before any of its files is read, such as from a manifest (the list of
+    the segments in the object store) or a summary.
+    """
 
     @property
     def base_offset(self) -> int:
@@ -43,11 +45,12 @@ Row = TypeVar("Row", bound=SegmentRow)
 
 
 class SegmentRows(Generic[Row]):
-    """The segments of one partition, oldest first.
+    """The list of the segments of one partition, oldest first, with searches by offset.
 
     Args:
         rows: the segments, without overlaps.
-        grows: whether the last segment is growing. Its facts change, so each search reads them again.
+        grows: whether the last segment is growing. Its offsets change with each append, so each search reads them
+            again.
 
     Attributes:
         bases: the base offsets of the segments. Other modules only read them.
@@ -104,7 +107,9 @@ class SegmentRows(Generic[Row]):
         return map(self._row.__getitem__, range(self.place_behind(offset), len(self._row)))
 
     def index_aborts(self) -> None:
-        """Bring the index of abort markers up to date. For a long list of new segments, this takes long."""
+        """Add the new sealed segments to the index in memory that finds the segments with abort markers. For a long
+        list of new segments, this takes long.
+        """
         known_count, final_count = self._indexed_count - self._dropped_count, len(self._row) - self._grows
         if known_count >= final_count:
             return
@@ -123,8 +128,8 @@ class SegmentRows(Generic[Row]):
         """Find the segments whose transaction indexes a reader of the offsets [start, end) needs (KIP-1058).
 
         A transaction with records in the range may be aborted in a later segment. The search ends with the first
-        segment whose stable offset reaches `end`, because all transactions that began before `end` have ended by then.
-        It costs O(found + log n).
+        segment whose stable offset reaches `end`: all transactions that began before this offset have ended by the end
+        of the segment. It costs O(found + log n).
 
         Returns:
             The segments, and whether the search has ended. If it has not, later segments may have further aborted

@@ -1,8 +1,9 @@
 """The interfaces through which the searches read stored segments: a list of segments, their indexes and their bytes.
 
 The sources are the local log, the remote tier, the files that Spark reads, and the objects that Spark reads. If a
-source has not loaded what a search needs, it raises NotLoadedError or UnprovenError. The error names the work to do;
-the caller does it, and repeats the search. The searches themselves open no file and send no request.
+source does not have the bytes that a search needs in its cache, it raises NotLoadedError. If it has not yet checked the
+headers of a log file against their known CRC (its proof), it raises UnprovenError. The error names the work to do; the
+caller does it, and repeats the search. The searches themselves open no file and send no request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ class LogBytes(Protocol):
         """The size of the log file in bytes."""
 
     def piece(self, position: int, size: int) -> Buffer:
-        """Return bytes of the log file from a position on, which is before the end of the file.
+        """Return a piece of the log file: bytes from a position on, which is before the end of the file.
 
         Args:
             position: the position of a batch.
@@ -50,8 +51,9 @@ class LogBytes(Protocol):
                 batch header if the file has one there.
 
         Raises:
-            NotLoadedError: the bytes are not loaded.
-            UnprovenError: the file was not proven since the start of the broker.
+            NotLoadedError: the bytes are not loaded from the object store.
+            UnprovenError: the file was not proven since the start of the broker: its batch headers were not compared
+                with their known CRC.
         """
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
@@ -64,18 +66,18 @@ class LogBytes(Protocol):
         """
 
     def torn_at(self, position: int) -> DamageError | None:
-        """Return the error for a batch at a position that reaches past the end of the file, for the caller to raise.
-        Return None if such a batch is no damage, because the file is still being written.
+        """Return the error for a torn batch: one that begins at `position` and reaches past the end of the file. The
+        caller raises it. Return None if such a batch is no damage, because the file is still being written.
         """
 
 
 class SegmentReader(Protocol):
-    """A segment that can be read. Attributes and methods raise NotLoadedError or UnprovenError if their data is not
-    ready.
+    """A segment that can be read. Attributes and methods raise NotLoadedError if their data is not loaded from the
+    object store, and UnprovenError if the log file was not proven (its batch headers compared with their known CRC).
 
     Attributes:
-        passed: (size, greatest timestamp or -1) of the first part of the log file, whose headers earlier lookups by
-            time have read.
+        passed: the part of the log file, from its beginning, that earlier lookups by time have read: its size in bytes,
+            and its greatest timestamp or -1. Later lookups skip it.
     """
 
     passed: tuple[int, int]
@@ -107,7 +109,7 @@ class SegmentReader(Protocol):
         """Yield (position, header) of each batch from a position on."""
 
     def batch_at(self, position: int, size: int) -> Buffer:
-        """Return the bytes of a batch."""
+        """Return the bytes of the batch with this position and size in the log file."""
 
 
 class SegmentSource(Protocol[Row]):
@@ -115,16 +117,17 @@ class SegmentSource(Protocol[Row]):
 
     @property
     def rows(self) -> SegmentRows[Row]:
-        """The list of the segments, with the facts that are known before a file is read."""
+        """The list of the segments, with the facts (such as their offsets) that are known before a file is read."""
 
     def readers_from(self, offset: int) -> Iterator[SegmentReader]:
         """Yield the segments that end after an offset, oldest first."""
 
     def require_txn_indexes(self, rows: Sequence[Row]) -> None:
-        """Make sure that the transaction indexes of these segments are loaded, before calls of `txn_index_of`.
+        """Make sure that the transaction indexes of these segments are loaded into memory, before calls of
+        `txn_index_of`.
 
         Raises:
-            NotLoadedError: some of them are not loaded. The error names all of them.
+            NotLoadedError: some of them are not loaded from the object store. The error names all of these.
         """
 
     def txn_index_of(self, row: Row) -> TransactionIndex:

@@ -27,7 +27,7 @@ STEP_COUNT_MAX = 1000  # how many batch headers one step of a lookup reads, whic
 
 
 class Batch(NamedTuple):
-    """The result of a lookup's step: a batch that may contain the record that is searched, so that the caller must
+    """The result of one step of a lookup by time: a batch that may contain the searched record, so that the caller must
     decode the batch.
     """
 
@@ -53,7 +53,8 @@ def first_at_or_after(
         start_offset: returns the first offset of the search, inclusive. It is called again before each step, because
             the log's start may move.
         limit: the end of the search, exclusive.
-        find_in_batch: finds the record in a batch; None for `find_by_time`.
+        find_in_batch: called with the bytes of a batch, the timestamp and an offset; finds the first record of the
+            batch with this timestamp or a later one, from the offset on. None for `find_by_time`, which does so.
 
     Returns:
         The record; None if there is none.
@@ -84,7 +85,8 @@ def look_up_in_steps(
         timestamp_ms: the least timestamp of the record.
         start_offset: returns the first offset of the search. It is called again before each step, because the log's
             start may move.
-        find_in_batch: finds the record in a batch; None for `find_by_time`.
+        find_in_batch: called with the bytes of a batch, the timestamp and an offset; finds the first record of the
+            batch with this timestamp or a later one, from the offset on. None for `find_by_time`, which does so.
     """
     offset = start_offset()
     while True:
@@ -105,8 +107,8 @@ def look_up_in_steps(
 
 
 def look_into_batch(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
-    """Decode a batch by a call of `work`, and return the result of this call. If the call could block the event loop
-    for too long, `work` is yielded: the caller runs it in a thread, and sends the result back.
+    """Decode a batch by a call of `work`, a function without arguments, and return its result. If the call could block
+    the event loop for too long, `work` is yielded instead: the caller runs it in a thread, and sends the result back.
     """
     if is_decoded_quickly(batch.header):
         return work()
@@ -116,7 +118,7 @@ def look_into_batch(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
 def look_from(
     segments: Iterable[SegmentReader], timestamp_ms: int, start_offset: int, limit: int
 ) -> Batch | int | None:
-    """Do one step of a lookup by time.
+    """Do one step of a lookup by time: read a bounded number of batch headers.
 
     Returns:
         A batch that may contain the record; the offset where the next step continues; or None if there is no such
@@ -154,13 +156,13 @@ def batches_from_time(
 
 
 def time_of(header: BatchHeader) -> int:
-    """Return the greatest timestamp of a batch's records; NOTHING for a marker or a batch without records."""
+    """Return the greatest timestamp of a batch's records; NOTHING (-1) for a marker or a batch without records."""
     return NOTHING if header.is_control or not header.record_count else header.max_timestamp
 
 
 def mark_passed(segment: SegmentReader, position: int, header: BatchHeader) -> None:
-    """Update `segment.passed` after a lookup by time has read the header of a batch. Later lookups skip this part of
-    the segment.
+    """Extend `segment.passed`, the part of the log file that lookups by time have read, over a batch whose header such
+    a lookup has read. Later lookups skip this part.
     """
     passed_size, latest_ms = segment.passed
     if position == passed_size:
@@ -261,8 +263,8 @@ def _greatest_in(batch: Batch, offset: int) -> int:
 
 
 def run_lookup(lookup: Lookup) -> TimestampedOffset | None:
-    """Run all steps of a lookup at once, with their work in this thread. Return the record that the lookup has found;
-    None if there is none.
+    """Run all steps of a lookup at once, and the functions that it yields for a thread in this thread. Return the
+    record that the lookup has found; None if there is none.
     """
     done: Any = None
     while True:
