@@ -23,8 +23,9 @@ def read_remote(
 ) -> Slice:
     """Read whole batches from an offset in the remote tier, as `log.read.read` does for local segments.
 
-    The records come from the remote tier only. The search for their aborted transactions continues in the segments that
-    are only on the local disk, because an abort marker may be in a later segment than the records.
+    If the remote tier has no batch at or after `start`, the local segments are read. The search for aborted
+    transactions continues in the segments that are only on the local disk, because an abort marker may be in a later
+    segment than the records of its transaction.
 
     Args:
         remote: the remote tier.

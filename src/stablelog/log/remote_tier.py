@@ -171,13 +171,13 @@ class RemoteTier(Protocol):
         """
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that `retention.ms` and `retention.bytes` demand: all remote segments before it
-        have expired. Local segments are not considered.
+        """Return the log start offset that `retention.ms` and `retention.bytes` demand: all segments before it have
+        expired. It is at most the end of the remote segments.
 
         Args:
             config: the settings of the log.
             local_size: the size in bytes of the segments that are only on the local disk.
-            now_ms: the time of the broker's clock.
+            now_ms: the time of the wall clock.
         """
 
     def move_start(self, start_offset: int) -> None:

@@ -29,10 +29,10 @@ class SyncWork:
     Attributes:
         files: the files that are synced first.
         directory: the directory that is synced next; None if no file was created in it.
-        writes: the files that are written last, in this order, because they describe a durable log. The files of one
-            entry are written together.
-        release: the base offsets of sealed segments that become durable. Their files can then be closed, and they can be
-            deleted or copied to an object store.
+        writes: the files that are written last, because they describe a durable log. Each entry has the contents of
+            files by path, which are written together. The entries are written one after another.
+        release: the base offsets of the sealed segments that become durable by this work. It releases them: their files
+            can be closed, and they can be deleted or copied to an object store.
         unwritten: the entries of `writes` that `run` could not write.
         failure: the error because of which `run` has not written all of `writes`; None if all are written.
         sync_failure: the error of the sync that failed in `run`. It stays, because the operating system reports a lost
@@ -128,12 +128,14 @@ class PendingSync:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the next `SyncWork` only has to sync the log file, and no earlier one can still be running."""
+        """Whether nothing waits except a sync of the log file: the next `SyncWork` has no other step, and no earlier
+        one can still be running.
+        """
         return self._last_work is None and not self.is_more_than_bytes
 
     @property
     def is_more_than_bytes(self) -> bool:
-        """Whether the next `SyncWork` has more to do than to sync the log file."""
+        """Whether the next `SyncWork` has more to do than to sync the appended bytes of the log file."""
         return bool(self._writes) or self.names_changed or self.are_indexes_written
 
     def make_work(self, segments: LogSegments, synced_offset: int) -> SyncWork:
@@ -174,8 +176,8 @@ class PendingSync:
     def sync_log(self, segments: LogSegments) -> None:
         """Sync the log files and the directory at once.
 
-        This leaves every `SyncWork` as it is, because a thread may be running one. It writes none of the files that
-        describe the log, because recovery can do without them.
+        This call changes no `SyncWork`, because a thread may be running one. Of the files that describe the log, such
+        as summaries and snapshots, it writes none, because recovery can do without them.
 
         Raises:
             DiskError: it is unknown which bytes are durable.
@@ -186,8 +188,9 @@ class PendingSync:
         self._disk.sync_dir(self._directory)
 
     def finish_work(self, work: SyncWork, segments: LogSegments) -> None:
-        """Close the files of the segments that a `SyncWork` has made durable. If it could not write all files that
-        describe the log, close none: the next `SyncWork` writes these files, and the segments wait for it.
+        """Close the files of the sealed segments that a `SyncWork` has made durable. If it could not write all files
+        that describe the log, such as their summaries, close none: the next `SyncWork` writes these files, and the
+        segments wait for it.
 
         Args:
             work: the `SyncWork`, after its `run` has returned without an error.

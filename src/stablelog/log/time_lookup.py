@@ -1,4 +1,6 @@
-"""Lookups by time in an open log: in its commit-ordered view, its remote tier and its local segments."""
+"""Lookups by time in an open log: in its commit-ordered view (the committed batches in the order of their commits), its
+remote tier and its local segments.
+"""
 
 from stablelog.log.model import Isolation
 from stablelog.log.open_log import OpenLog
@@ -7,11 +9,11 @@ from stablelog.log.search.times import Lookup, first_at_or_after, greatest_times
 
 def look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Lookup:
     """Find the first record with this timestamp or a later one. In a commit-ordered partition, a read-committed reader
-    gets the first position whose commit has this time or a later one.
+    gets the first position in commit order, which it sees as the offset, whose commit has this time or a later one.
 
     Returns:
-        A lookup, which the caller runs in steps. Its result is None if a reader of this isolation level can read no
-        such record.
+        A lookup, a generator that the caller runs in steps, so that other work can run in between. Its result is None
+        if a reader of this isolation level can read no such record.
     """
     if log.view is not None and isolation is Isolation.READ_COMMITTED:
         return (yield from log.view.look_up_time(timestamp_ms))
@@ -32,8 +34,8 @@ def look_up_newest(log: OpenLog, isolation: Isolation) -> Lookup:
     searched.
 
     Returns:
-        A lookup, which the caller runs in steps. Its result is None if a reader of this isolation level cannot read the
-        record.
+        A lookup, a generator that the caller runs in steps, so that other work can run in between. Its result is None
+        if a reader of this isolation level cannot read the record.
     """
     if log.view is not None and isolation is Isolation.READ_COMMITTED:
         return log.view.look_up_newest()

@@ -1,9 +1,10 @@
 """Recovery: the states in which a crash may leave a partition, and how the next open of the partition handles each.
 
 Files that are written only after a sync record how much of the log was synced when the broker stopped: the summary of a
-sealed segment (its sizes and checksums), the `.producers` snapshots, and the broker's `recovery-point-offset-checkpoint`, which is at most a second old.
-All bytes up to the *synced end*, the greatest offset that one of these files records, must be there unchanged. If the
-last broker closed the log, this holds for all bytes. Bytes after the synced end may be lost, torn, or there with holes.
+sealed segment (its sizes and checksums), the `.producers` snapshots, and the broker's
+`recovery-point-offset-checkpoint`, which is at most a second old. All bytes up to the *synced end*, the greatest offset
+that one of these files records, must be there unchanged. If the last broker closed the log, this holds for all bytes.
+Bytes after the synced end may be lost, torn, or there with holes.
 
 In this package, to *cut* the log is to truncate it at damage, and to keep the removed bytes in the file <base>.cut.
 

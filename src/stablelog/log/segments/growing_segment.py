@@ -1,6 +1,6 @@
 """The growing segment of a partition: the last one, to which batches are appended. Its indexes are in memory.
 
-Sealing makes a `SealedSegment` from it, which takes over its open files.
+To seal it is to make a `SealedSegment` from it, which gets no more batches, and which takes over its open files.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,9 @@ class GrowingSegment(Segment):
         disk: the disk of the segment.
         name: names the files of the segment.
         log: the open log file; None for a segment that is only described in memory.
-        contents: the contents of the indexes so far, in the order of INDEX_SUFFIXES. No file is created.
-        progress: the summary of the segment up to these contents; None if it is empty.
+        contents: the contents of the indexes so far, in the order offset index, time index, transaction index. No file
+            is created for them.
+        progress: the summary (sizes, counts and checksums) of the segment up to these contents; None if it is empty.
 
     Attributes:
         growing: the indexes in memory, and their files.
@@ -91,13 +92,16 @@ class GrowingSegment(Segment):
     ) -> "GrowingSegment":
         """Open the last segment for recovery, which replays its batches from the beginning or from a snapshot on.
 
-        With a snapshot, reads of the part before the snapshot are refused until `prove` has checked it.
+        With a snapshot, reads of the part before the snapshot are refused until `prove` has compared the batch headers
+        of this part with the CRC in the snapshot.
 
         Args:
             disk: the disk of the segment.
             name: names the files of the segment.
-            progress: the summary of the segment up to the snapshot; None to replay all of it.
-            indexes: the contents of the indexes up to the snapshot, in the order of INDEX_SUFFIXES.
+            progress: the summary (sizes, counts and checksums) of the segment up to the snapshot; None to replay all of
+                it.
+            indexes: the contents of the indexes up to the snapshot, in the order offset index, time index, transaction
+                index.
 
         Raises:
             DamageError: a batch before the snapshot is damaged.
@@ -124,7 +128,8 @@ class GrowingSegment(Segment):
         self._replayed_from = progress.log_size, self.max_timestamp, self.max_timestamp_offset
 
     def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
-        """Continue with the existing index files, if they match the log. Return True if they do.
+        """Adopt the existing index files: if they match the log, write further entries into them. Return True if they
+        match.
 
         Args:
             listing: the listing of the partition's directory.
@@ -137,7 +142,9 @@ class GrowingSegment(Segment):
     # -- appends -----------------------------------------------------------------------------------------------
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch with this size and last offset fits into the segment. An empty segment accepts any batch."""
+        """Whether the segment has room for a batch with this size and last offset, by the topic's `segment.bytes` and
+        `segment.index.bytes`. An empty segment accepts any batch.
+        """
         growing = self.growing
         return (
             self.size + size <= segment_bytes
@@ -192,14 +199,16 @@ class GrowingSegment(Segment):
             self.least_aborted_offset = txn.first_offset
 
     def truncate_after_last(self) -> None:
-        """Truncate the log file after the last batch for which `index_batch` was called."""
+        """Truncate the log file after its last whole batch, the last one for which `index_batch` was called."""
         self.opened_log().truncate(self.size)
         self.opened_log().sync()
 
     # -- sealing -----------------------------------------------------------------------------------------------
 
     def make_summary(self, stable_offset: int) -> Summary:
-        """Make the summary of the segment in its present state."""
+        """Make the summary of the segment in its present state: its offsets, timestamps, counts, file sizes and
+        checksums.
+        """
         index, timeindex, txnindex = self.growing.contents()
         return Summary(
             self.base_offset,
@@ -270,7 +279,9 @@ class GrowingSegment(Segment):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def opened_log(self) -> File:
-        """Return the open log file, for writes and for reads without a proof."""
+        """Return the open log file, for writes, and for reads before its batch headers are proven (compared with their
+        known CRC).
+        """
         assert self._log is not None
         return self._log
 

@@ -18,15 +18,15 @@ class LogFile:
     size: int
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes at a position that are no batch: `error` itself or, if it is None, an error
-        without a reason.
+        """Return the error for bytes at a position that are no batch: `error`, which has the reason; or, if it is None,
+        an error without a reason.
         """
         return error or DamageError(
             f"{self.path(LOG)}: the bytes at byte {position} are no batch. Restore the file"
         )
 
     def torn_at(self, position: int) -> DamageError:
-        """Return the error for a batch that does not end within the file."""
+        """Return the error for a torn batch: one that begins at `position` and does not end within the file."""
         return DamageError(
             f"{self.path(LOG)}: the {self.size - position} bytes at byte {position} are no batch. Restore the file"
         )
@@ -49,5 +49,5 @@ class ReadLogFile(LogFile):
     size: int
 
     def piece(self, position: int, size: int) -> bytes:
-        """Read bytes of the log file."""
+        """Return a piece of the log file: up to `size` bytes from `position` on."""
         return self.log().read(position, min(size, self.size - position))

@@ -15,15 +15,15 @@ class Evictable(Protocol):
     """A sealed segment whose files `OpenFiles` can close."""
 
     def evict(self) -> None:
-        """Close the files of the segment, and drop its indexes from memory."""
+        """Close the files of the segment, and drop its indexes from memory. The next read opens them again."""
 
 
 class OpenFiles:
     """Cache of the sealed segments with open files. It evicts the least recently used segment, which then closes its
     files.
 
-    A partition that is being opened, perhaps in a thread, has a cache of its own. Afterwards its cache joins that of
-    the broker.
+    While a partition is opened, perhaps in a thread, it has a cache of its own. Afterwards this cache joins the shared
+    one of the broker: the broker's cache then has its segments, and limits their number.
 
     Args:
         count_max: how many segments may be open, including those of all caches that have joined this one.

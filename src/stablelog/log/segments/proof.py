@@ -4,7 +4,7 @@ A start of the broker does not read the sealed segments, but trusts their summar
 snapshot for the part of the growing segment that precedes the snapshot. The proof runs before the first read of such a
 segment, and finds bytes that the disk has changed or lost. It computes the CRC-32C over the headers of all batches, and
 compares this CRC with the one in the summary or snapshot. Each header contains the length and the CRC of its batch.
-Only the scrub checks the bodies of the batches.
+Only the scrub, a background task that reads all segments, checks the bodies of the batches.
 """
 
 import struct
@@ -60,8 +60,8 @@ class DamagedBatch:
 
 
 def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
-    """Check the CRC of every batch in the first `size` bytes of a log file, after `prove_headers` has checked the
-    headers.
+    """Scrub a log file: check the CRC of every batch in its first `size` bytes. `prove_headers` must have checked the
+    batch headers before.
 
     Args:
         disk: the disk of the file.
@@ -92,14 +92,17 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
 
 
 def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
-    """Return the message about a batch whose bytes have changed since they were written."""
+    """Return the message about a batch whose bytes do not have the CRC in its header, so they have changed since they
+    were written.
+    """
     return f"{path}: the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold. Restore the file"
 
 
 def prove_headers(
     disk: Disk, path: Path, size: int, crc: int, mapped: memoryview | None = None
 ) -> Iterator[None]:
-    """Check that the batch headers in the first `size` bytes of a log file have a known CRC.
+    """Prove the batch headers in the first `size` bytes of a log file: check that they have the CRC that the segment's
+    summary or a snapshot records.
 
     Args:
         disk: the disk of the file.
@@ -128,7 +131,7 @@ def prove_headers(
 
 
 def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None) -> Iterator[None]:
-    """Do the work of `prove_headers` with the open log file: yield None after each step."""
+    """Check the batch headers of an open log file for `prove_headers`: yield None after each step."""
     position = found = count = piece_end = ready_end = 0
     while position < size:
         average = position // count if count else 0
@@ -193,8 +196,8 @@ def raw_headers_in(buffer: Buffer) -> tuple[list[Buffer], int]:
 
 
 def _damaged(file: File, path: Path, size: int) -> DamageError:
-    """Return the error for a failed proof. Its message names the first batch whose CRC is wrong or whose offset does
-    not follow the batch before it.
+    """Return the error for a log file whose batch headers do not have the recorded CRC. Its message names the first
+    batch whose CRC is wrong or whose offset does not follow the batch before it.
     """
     end_offset = 0
     why = "the offset or the leader epoch of a batch has changed"

@@ -41,7 +41,9 @@ CLEANED, SWAP, TMP = ".cleaned", ".swap", ".tmp"
 
 
 def finish_interrupted(listing: Listing) -> None:
-    """Finish or undo the file operations that a crash has interrupted. The listing is up to date afterwards."""
+    """Finish or undo the file operations of compaction and deletion that a crash has interrupted. `listing`, the cached
+    names of the partition's files, is up to date afterwards.
+    """
     if any(name.endswith((DELETED, CLEANED, TMP, SWAP)) for name in listing.names):
         _finish(listing.disk, listing.directory)
         listing.reload()
@@ -118,8 +120,8 @@ def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
 
 
 def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary | None:
-    """Read the `.swap` summary of a compacted segment; None if Kafka has written the segment, because Kafka has no
-    summaries.
+    """Read the summary of a compacted segment (its offsets, file sizes and checksums) while its files have the suffix
+    `.swap`. Return None if Kafka has written the segment, because Kafka has no summaries.
     """
     with contextlib.suppress(FileNotFoundError, DamageError):
         return Summary.decode(disk.read_bytes(directory / f"{base_offset:020d}{SUMMARY}{SWAP}"))
@@ -127,8 +129,8 @@ def _summary_of_swap(disk: Disk, directory: Path, base_offset: int) -> Summary |
 
 
 def _end_of_swap(disk: Disk, directory: Path, base_offset: int) -> int:
-    """Return the end offset, exclusive, of a segment that Kafka has compacted. It is computed from the batches, because
-    Kafka writes no summary of the segment.
+    """Return the end offset, exclusive, of a segment that Kafka has compacted. It is computed from the batches of the
+    segment's `.swap` file, because Kafka writes no summary that has it.
     """
     content = disk.read_bytes(directory / f"{base_offset:020d}{LOG}{SWAP}")
     return max((header.next_offset for _, header in headers_in(content)), default=base_offset + 1)

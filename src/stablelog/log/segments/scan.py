@@ -1,4 +1,5 @@
-"""The scanner of a log file: reads one batch after another, and trusts no byte of the file.
+"""The scanner of a log file: reads one batch after another, and checks each field on which it relies, because any byte
+of the file may be damaged.
 
 Recovery, verification, the repair tools and Spark's directory reader use it.
 """
@@ -69,7 +70,8 @@ def check_offset(header: BatchHeader, position: int, end_offset: int, gapless_ep
         header: the header of the batch.
         position: the position of the batch in the log file, for the message.
         end_offset: the end of the batches before it, exclusive.
-        gapless_epoch: a leader epoch. From this epoch on, no offset may be missing between batches.
+        gapless_epoch: a leader epoch. A batch of this epoch or a later one must begin exactly at `end_offset`; one of
+            an earlier epoch may begin later.
     """
     if header.base_offset < end_offset:
         wanted = f"which must be greater than {end_offset - 1}"
@@ -81,8 +83,8 @@ def check_offset(header: BatchHeader, position: int, end_offset: int, gapless_ep
 
 
 def check_crc(header: BatchHeader, batch: Buffer, position: int) -> None:
-    """Raise DamageError if the CRC of a batch does not match its bytes. `position`, in the log file, is for the
-    message.
+    """Raise DamageError if the CRC of a batch does not match its bytes. `position` is where the batch begins in the log
+    file, for the error message.
     """
     if not crc_holds(batch, 0, header):
         raise DamageError(

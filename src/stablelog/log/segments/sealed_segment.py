@@ -23,16 +23,20 @@ INTERVAL_SIZE = 4096  # bytes of the log between two entries of an index that is
 class SealedSegment(Segment):
     """A segment to which no batch is appended any more.
 
-    Reads of the log file are refused until `prove` has succeeded, unless this process has written the file.
+    Reads of the log file are refused until `prove` has compared its batch headers with the CRC in the summary, unless
+    this process has written the file.
 
     Args:
         disk: the disk of the segment.
         name: names the files of the segment.
-        summary: the checked summary of the segment.
+        summary: the summary of the segment (its offsets, timestamps, counts, file sizes and checksums), which its files
+            match.
         open_files: the cache that limits how many sealed segments are open.
-        proof: the state of the log file's proof; None if nothing of the file is proven.
+        proof: how many bytes of the log file are still to be proven (their batch headers compared with a known CRC),
+            and its known damage; None if nothing is proven.
         created_ms: when the segment began to grow, by the broker's clock; None for its first timestamp.
-        passed: as in `Segment`.
+        passed: the part of the log file, from its beginning, that lookups by time have read: its size in bytes, and its
+            greatest timestamp or -1.
         unsynced: the open log file and the indexes of a segment that was just sealed; None if the segment is durable.
 
     Attributes:
@@ -84,7 +88,7 @@ class SealedSegment(Segment):
 
     @property
     def growing(self) -> GrowingIndexes:
-        """The indexes of a segment that is not durable yet."""
+        """The indexes in memory, and their open files, of a segment that was sealed just now and is not durable yet."""
         assert self._growing is not None
         return self._growing
 
@@ -114,7 +118,9 @@ class SealedSegment(Segment):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def opened_log(self) -> File:
-        """Return the open log file, even if it is not proven. Raises DamageError if it is missing."""
+        """Return the open log file, even if its batch headers are not proven (compared with the CRC in the summary).
+        Raises DamageError if the file is missing.
+        """
         if self.durable:
             self._open_files.mark_used(self)
         if self._log is None:
@@ -151,8 +157,8 @@ class SealedSegment(Segment):
         return self._indexes
 
     def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the offset index and the time index, rebuilt from the batch headers. The log file need not be proven,
-        because recovery uses these indexes before the proof.
+        """Return the offset index and the time index, rebuilt from the batch headers. These headers need not be proven
+        (compared with the CRC in the summary), because recovery uses the indexes before that.
         """
         offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         indexed, greatest, greatest_offset = 0, NOTHING, self.base_offset

@@ -27,12 +27,13 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 @dataclass(slots=True, eq=False)
 class LogProof:
-    """Whether a segment's log file may be read: the proof of its headers, and known damage. A growing segment hands it
-    on to the sealed segment that it becomes.
+    """Whether a segment's log file may be read: whether its batch headers are proven (compared with the CRC in a
+    summary or snapshot), and which damage is known. A growing segment hands this object on to the sealed segment that
+    it becomes.
 
     Attributes:
-        unproven: how many bytes need a proof, and the CRC over their headers; None if none need one, because this
-            process has written or proven all of them.
+        unproven: how many bytes of the file, from its beginning, are not proven yet, and the expected CRC over their
+            batch headers; None if there are none, because this process has written or proven all of them.
         damage: the reason why all reads of the log file are refused; None if no such damage is known.
         damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
     """
@@ -48,8 +49,9 @@ class Segment(LogFile, ABC):
     Args:
         disk: the disk of the segment.
         name: names the files of the segment.
-        summary: the summary of the segment so far.
-        proof: whether the log file may be read; None if nothing of the file is proven.
+        summary: the summary of the segment so far: its offsets, timestamps, counts, file sizes and checksums.
+        proof: whether the log file may be read; None if none of its batch headers are proven (compared with a known
+            CRC).
         log: the open log file; None if it is not open.
 
     Attributes:
@@ -58,13 +60,13 @@ class Segment(LogFile, ABC):
         end_offset: the end of its offsets, exclusive. The next segment begins there.
         size: the size of the log file in bytes.
         created_ms: when it began to grow, by the broker's clock; if it was opened sealed, its first timestamp.
-        first_timestamp: the first timestamp of the first batch; NOTHING if the segment has none.
-        max_timestamp: the greatest timestamp; NOTHING if the segment has none.
+        first_timestamp: the first timestamp of the first batch; NOTHING (-1) if the segment has none.
+        max_timestamp: the greatest timestamp; NOTHING (-1) if the segment has none.
         record_count: the number of records.
         committed_count: the number of records outside transactions, and of those whose commit marker is here.
         least_aborted_offset: the least first offset of the transactions aborted here; None if none was.
-        passed: (size, greatest timestamp or -1) of the first part of the log file, whose headers earlier lookups by
-            time have read.
+        passed: the part of the log file, from its beginning, that lookups by time have read: its size in bytes, and its
+            greatest timestamp or -1.
         sealed: whether the segment is a `SealedSegment`.
         durable: whether the segment is sealed, and all its files are durable.
         summary: the summary of a sealed segment; None while it grows.
@@ -147,14 +149,18 @@ class Segment(LogFile, ABC):
 
     @property
     def is_proven(self) -> bool:
-        """Whether reads of the log file are allowed, because this process has written it or `prove` has checked it."""
+        """Whether reads of the log file are allowed: this process has written it, or `prove` has compared its batch
+        headers with their recorded CRC.
+        """
         return self.proof.unproven is None
 
     def prove(self, mapped: memoryview | None = None) -> Iterator[None]:
-        """Check the batch headers of the log file against their recorded CRC, if this was not done yet.
+        """Prove the log file, if this was not done yet: compare its batch headers with the CRC that the summary or a
+        snapshot records.
 
         Args:
-            mapped: the same bytes in the memory map from which readers will read; None if they need not be loaded.
+            mapped: the bytes of the log file in the memory map from which readers will read, so that this call also
+                loads them from the disk; None if they need not be loaded.
 
         Yields:
             None after each step, as `proof.prove_headers` does. Any thread may run a step.
@@ -183,7 +189,9 @@ class Segment(LogFile, ABC):
         return scrub(self.disk, self.path(LOG), self.size)
 
     def add_damaged_batch(self, batch: DamagedBatch) -> bool:
-        """Refuse all reads of a damaged batch from now on. Return True if its damage was not known before."""
+        """Add a batch to the known damaged batches: all reads of it are refused from now on. Return True if its damage
+        was not known before.
+        """
         if batch in self.proof.damaged_batches:
             return False
         self.proof.damaged_batches = sorted(
@@ -192,7 +200,9 @@ class Segment(LogFile, ABC):
         return True
 
     def check_undamaged(self, begin: int, end: int) -> None:
-        """Raise DamageError if a batch in the bytes [begin, end) of the log file is known to be damaged."""
+        """Raise DamageError if a batch in the bytes [begin, end) of the log file is known to be damaged. The scrub
+        finds such batches.
+        """
         for batch in self.proof.damaged_batches:
             if begin < batch.position + batch.size and batch.position < end:
                 raise DamageError(f"{self.path(LOG)} has a damaged batch: {batch}")
@@ -202,13 +212,15 @@ class Segment(LogFile, ABC):
         return next((batch for batch in self.proof.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
-        """Run all steps of `prove` at once. Raises the errors of `prove`."""
+        """Run all steps of `prove` at once: compare the batch headers of the log file with their recorded CRC. Raises
+        DamageError and DiskError, as `prove` does.
+        """
         for _ in self.prove():
             pass
 
     def unproven_error(self) -> UnprovenError:
-        """Return the error for a read before the proof of the log file. The error has the proof as work to do, for the
-        caller to run.
+        """Return the error for a read of the log file before its batch headers are proven (compared with their recorded
+        CRC). The error has a function that proves them, for the caller to run.
         """
         mapped, unproven = None, self.proof.unproven
         if unproven is not None:
@@ -235,7 +247,9 @@ class Segment(LogFile, ABC):
 
     @abstractmethod
     def opened_log(self) -> File:
-        """Return the open log file, even if it is not proven. Raises DamageError if the file is missing."""
+        """Return the open log file, even if its batch headers are not proven (compared with their recorded CRC). Raises
+        DamageError if the file is missing.
+        """
 
     @property
     @abstractmethod
@@ -267,7 +281,9 @@ class Segment(LogFile, ABC):
         return walk(ReadLogFile(self.path, lambda: self.log, self.size), position)
 
     def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) as `walk` does, without a proof of the log file. Only recovery uses this."""
+        """Yield (position, header) of each batch from `position` on, even if the headers are not proven (compared with
+        their recorded CRC). Only recovery uses this.
+        """
         return walk(ReadLogFile(self.path, self.opened_log, self.size), position)
 
     def batch_at(self, position: int, size: int) -> bytes:
@@ -284,7 +300,7 @@ class Segment(LogFile, ABC):
 
     def header_at(self, offset: int) -> BatchHeader | None:
         """Return the header of the first batch that contains or follows an offset; None if there is no such batch. The
-        log file need not be proven.
+        headers of the log file need not be proven (compared with their recorded CRC).
         """
         batches = self.walk_unproven(self.offset_index.position_before(offset))
         return next((header for _, header in batches if header.last_offset >= offset), None)

@@ -42,7 +42,7 @@ class LogSegments(ReaderRows[Segment]):
 
     @property
     def damaged_count(self) -> int:
-        """The number of known damaged batches and damaged segments."""
+        """The number of damaged batches and damaged log files that are known."""
         return sum(len(one.proof.damaged_batches) + (one.proof.damage is not None) for one in self._row)
 
     def find_truncation(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
@@ -62,15 +62,15 @@ class LogSegments(ReaderRows[Segment]):
         return found.base_offset, found.position, segment, later
 
     def from_base(self, base_offset: int) -> list[Segment]:
-        """Return the segments with this base offset or a greater one."""
+        """Return the segments from a base offset on: those with this base offset or a greater one."""
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> UnprovenError | None:
-        """Return the error that a reader at this offset would get in its next segment, because the log file of that
-        segment is not proven yet. The error has the proof as work to do, so that the caller can run it before the
-        reader comes to the segment.
+        """Return the error that a reader at this offset would get in its next segment, because the batch headers of
+        that segment are not proven yet (compared with their recorded CRC). The error has a function that proves them,
+        so that the caller can run it before the reader comes to the segment.
 
-        Return None if there is no next segment, if its log file is proven, or if its proof has failed.
+        Return None if there is no next segment, if its headers are proven, or if they do not have this CRC.
         """
         if self._are_proven:
             return None
@@ -82,7 +82,9 @@ class LogSegments(ReaderRows[Segment]):
         return None if segment.is_proven or segment.proof.damage is not None else segment.unproven_error()
 
     def roll(self, sealed: SealedSegment, active: GrowingSegment) -> None:
-        """Replace the growing segment by the sealed one that it has become, and add a new growing segment."""
+        """Roll the list: replace the growing segment by the sealed one that it has become, and add the new growing
+        segment `active`.
+        """
         assert sealed.is_same(self.active)
         assert active.base_offset == sealed.end_offset
         self._sealed_size += sealed.size
@@ -114,8 +116,8 @@ def truncate_files(
 ) -> None:
     """Truncate the log file of a closed segment, and remove the files of the later segments. Durable on return.
 
-    The summaries are removed and the directory is synced first. So after a crash no file says that the log was durable
-    past its new end.
+    First the summaries of these segments (with their end offsets and sizes) are removed, and the directory is synced.
+    So after a crash no file says that the log was durable past its new end.
     """
     for sealed in (segment, *later):
         disk.remove(sealed.path(SUMMARY))
