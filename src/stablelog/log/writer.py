@@ -33,10 +33,10 @@ class LogWriter:
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        found: the result of recovery.
+        found: the segments, producer state and leader epochs that recovery has found.
         open_files: the cache that limits how many sealed segments have open files.
-        availability: whether the partition can be used. It fails when a write stops half-way.
-        now_ms: the time of the broker's clock.
+        availability: whether the partition can be used. The writer marks it as failed when a write stops half-way.
+        now_ms: broker time, which never goes back.
 
     Attributes:
         segments: the segments, oldest first. Compaction replaces this object.
@@ -171,7 +171,8 @@ class LogWriter:
         """Let the next sync write a snapshot of the producer state.
 
         Raises:
-            UnavailableError: the index files that the snapshot describes cannot be written. Nothing else changed.
+            UnavailableError: the index files that the snapshot describes cannot be written. No snapshot will be
+                written.
         """
         self.segments.active.growing.write_files()
         self._snapshot()
@@ -204,7 +205,9 @@ class LogWriter:
         return self._pending_sync.make_work(self.segments, self.synced_offset)
 
     def finish_sync(self, work: SyncWork) -> None:
-        """Update the state after a `SyncWork` was run: the synced offset, closed files and old snapshots."""
+        """Finish a sync, after a `SyncWork` was run: move the synced offset, close the files of sealed segments, and
+        remove old snapshots.
+        """
         self._pending_sync.finish_work(work, self.segments)
         self.synced_offset = max(self.synced_offset, work.end_offset)
         if not work.unwritten:
@@ -239,7 +242,8 @@ class LogWriter:
         self.synced_offset = self.segments.active.end_offset
 
     def prove_segments(self) -> None:
-        """Check at once the batch headers of every log file that recovery has not read.
+        """Prove at once every log file that recovery has not read: compare its batch headers with the CRC in the
+        segment's summary or in a snapshot.
 
         Raises:
             DamageError: a log file has changed since it was written.
@@ -264,15 +268,17 @@ class LogWriter:
         ]
 
     def replace_segments(self, segments: LogSegments, begin: int, end: int) -> None:
-        """Replace the list of segments, after compaction has rewritten those with the offsets [begin, end)."""
+        """Replace the list of segments by `segments`, after compaction has rewritten those with the offsets [begin,
+        end). The snapshots there are forgotten, because compaction has removed them.
+        """
         self.segments = segments
         self.snapshots.forget_snapshots_within(begin, end)
 
     def aborted_behind(self, end_offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that began before an offset and whose markers are at or after it, as far as
-        the markers are synced.
+        """Return the aborted transactions that reach beyond an offset: they began before it, and their markers are at
+        or after it. Only transactions whose markers are synced are returned.
 
-        A marker that is not synced does not count: with `stablelog.flush=os`, a power failure may remove it, and the
+        The reason: with `stablelog.flush=os`, a power failure may remove a marker that is not synced, and the
         transaction would be open again.
         """
         found, _ = find_aborted(self.segments, end_offset, end_offset)
@@ -281,7 +287,9 @@ class LogWriter:
     # -- close -------------------------------------------------------------------------------------------------
 
     def is_ready_to_close(self) -> bool:
-        """Whether a clean close would have nothing to write, if the log is synced up to its end."""
+        """Whether the log is ready for a clean close: the close has nothing to write, if the log is synced up to its
+        end.
+        """
         active = self.segments.active
         is_told = active.end_offset == 0 or (
             active.is_time_index_complete

@@ -26,9 +26,10 @@ def verify_directory(
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        recovery_point: the offset up to which the log was synced, exclusive, as recorded before this call.
-        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
-            a gap there is a loss.
+        recovery_point: the offset up to which the log was synced, exclusive, as the broker had recorded it before this
+            call. The log must reach it.
+        gapless_epoch: a leader epoch. Batches of this epoch and of later ones follow each other without a gap in the
+            growing segment, so a gap between two of them means lost records.
     """
     try:
         check_formats(Listing(disk, directory))
@@ -76,7 +77,7 @@ def verify_directory(
 def _verify_first(
     directory: Path, names: list[str], bases: list[int], log_start: int
 ) -> Iterator[FileFinding]:
-    """Yield a finding if the log file of the first segment is missing."""
+    """Yield a finding if the log file of the first segment, which has the log start offset `log_start`, is missing."""
     if not bases:
         message = "is missing: the directory has no log file, but the partition was made with one"
     elif bases[0] > log_start:
@@ -87,8 +88,8 @@ def _verify_first(
 
 
 def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[FileFinding]:
-    """Yield a finding for each log file that is missing: that of a segment with a summary, and that of a segment which
-    must follow a segment with a summary.
+    """Yield a finding for each log file that was lost: that of a segment with a summary (which is written only when the
+    segment is sealed), and that of the segment that must begin where the summary of another one ends.
     """
     begins = {offset_of(name) for name in names if is_summary(name)}
     ends = set()

@@ -32,15 +32,15 @@ COVERED: Final = {  # by name of a summary's field that describes another file: 
 
 
 class SegmentProof:
-    """The verification of one segment. It also updates the state of the log up to the segment's end.
+    """The proof that the files of one segment match its log file. While it reads the log file, it updates `state`.
 
     Args:
         state: the state of the log up to the beginning of this segment.
         snapshots: the snapshots of the partition.
         base_offset: the base offset of the segment.
         following: the base offset of the next segment; None for the last segment.
-        gapless_epoch: a leader epoch. From this epoch on, no offset is missing between batches of the growing segment;
-            a gap there is a loss.
+        gapless_epoch: a leader epoch. Batches of this epoch and of later ones follow each other without a gap in the
+            growing segment, so a gap between two of them means lost records.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class SegmentProof:
         self._last_indexed = NOTHING  # the offset in the last checked entry of the offset index
 
     def run(self) -> Iterator[FileFinding]:
-        """Verify the segment, and yield the findings. There are none if a running broker has deleted the segment
-        meanwhile.
+        """Verify the segment, and yield the findings, which say what contradicts its log file. There are none if a
+        running broker has deleted the segment meanwhile.
         """
         state, base, seen = self._state, self._base_offset, self._seen
         # The index files are read after the size of the log file. If a running broker appends in between, the index
@@ -144,8 +144,8 @@ class SegmentProof:
                 raise
 
     def _advance_to(self, header: BatchHeader) -> Iterator[FileFinding]:
-        """Update the state of the log up to the beginning of a batch. Yield a finding for each snapshot on the way that
-        contradicts the log, and for a batch whose offsets are past what the segment can hold.
+        """Update the state of the log up to the beginning of a batch. Yield a finding for each snapshot at an offset up
+        to there that contradicts the log, and for the batch itself if its offsets are past what the segment can hold.
         """
         state = self._state
         is_whole = header.is_control or header.record_count == header.last_offset_delta + 1
@@ -238,8 +238,9 @@ class SegmentProof:
         yield self._finding(TXNINDEX, f"entry {place} is {there}, but the log has {right}")
 
     def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[FileFinding]:
-        """Compare the transaction index by the offsets of the markers only, because the log no longer contains the
-        beginning of every transaction. Yield a finding for each difference.
+        """Compare the entries of the transaction index (`found`) with the aborted transactions in the log (`wanted`) by
+        their ends, the offsets of the markers. The other fields are not compared, because the log no longer contains
+        the beginning of every transaction. Yield a finding for each difference.
         """
         by_end = {txn.last_offset: txn for txn in found}
         for right in wanted:
@@ -283,7 +284,9 @@ class SegmentProof:
                     yield self._finding(suffix, f"has {name} {value}, but {path.name} says {said}")
 
     def _summary_fields(self) -> dict[str, int]:
-        """Compute the fields of the summary that can be derived from the log."""
+        """Compute the fields of the segment's summary (its offsets, timestamps, counts and sizes) that follow from the
+        log. Return them by name.
+        """
         state, seen = self._state, self._seen
         fields = {
             "base_offset": self._base_offset,

@@ -31,7 +31,9 @@ class SnapshotProof:
         ]  # offsets of the snapshots that are not compared yet, descending
 
     def load_state_at(self, offset: int) -> None:
-        """Begin with the producer state in the snapshot at the beginning of the log."""
+        """Let the verification begin with the producer state in the snapshot at `offset`, the beginning of the log.
+        Without it, the state there is unknown.
+        """
         state = self._state
         state.are_begins_known = False
         # If a snapshot file cannot be read, `_prove` reports the file later.
@@ -50,8 +52,9 @@ class SnapshotProof:
             state.are_begins_known = True
 
     def header_crcs(self, base_offset: int) -> dict[int, int]:
-        """Return the recorded CRCs over a segment's batch headers, from the snapshots that are not compared yet. Each
-        CRC covers the headers from the file's beginning; the keys of the result are the sizes in bytes of these parts.
+        """Return the CRCs over a segment's batch headers that snapshots record, as far as these snapshots are not
+        compared with the log yet. Each CRC covers the headers from the file's beginning; the keys of the result are the
+        sizes in bytes of these parts.
         """
         marks = {}
         for offset in self._pending:
@@ -62,8 +65,8 @@ class SnapshotProof:
         return marks
 
     def prove_up_to(self, end_offset: int) -> Iterator[FileFinding]:
-        """Compare the snapshots up to this offset, which the reading of the log has reached. Yield a finding for each
-        file that contradicts the log.
+        """Prove the snapshots up to this offset, which the reading of the log has reached: compare them with the
+        producer state of the log. Yield a finding for each file that contradicts it.
         """
         while self._pending and self._pending[-1] <= end_offset:
             offset = self._pending.pop()
@@ -119,8 +122,9 @@ class SnapshotProof:
                 yield FileFinding(path, f"producer {there.producer_id} has not written to the log")
 
     def _prove_progress(self, path: Path, progress: Summary) -> Iterator[FileFinding]:
-        """Check that the index files begin with the entries that the segment summary in a snapshot describes. Yield a
-        finding for each index file that does not.
+        """Check that the index files begin with the entries that the progress of a snapshot describes. The progress is
+        a summary of the segment up to the snapshot, with the sizes and CRCs that the indexes had there. Yield a finding
+        for each index file that does not.
         """
         state, base_offset = self._state, progress.base_offset
         if not state.disk.exists(state.path(base_offset, LOG)) or state.is_compacted:

@@ -33,9 +33,12 @@ class LogState:
         end_offset: the end of the last batch, exclusive.
         producers: the producer state at this offset.
         epochs: the leader epochs of the batches.
-        are_begins_known: whether the first offset of every transaction that ends in the log is known.
-        are_counts_known: whether the number of records of every open transaction is known.
-        batches_known: how many of the last batches of each producer are known.
+        are_begins_known: whether the first offset of every transaction that ends in the log is known: the log, or the
+            snapshot at its start, has it.
+        are_counts_known: whether the number of records of every open transaction is known. A snapshot in Kafka's format
+            does not have it.
+        batches_known: how many of the last batches of each producer are known: five, or one if the log begins with a
+            snapshot in Kafka's format.
         is_compacted: whether compaction has removed batches.
     """
 
@@ -51,7 +54,7 @@ class LogState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the log has all batches of every transaction that ends in it."""
+        """Whether the log is complete: it has all batches of every transaction that ends in it."""
         return self.are_begins_known and not self.is_compacted
 
     def path(self, offset: int, suffix: str) -> Path:
