@@ -31,7 +31,7 @@ def read_from_offset(
     lost = None if log.restored is None else log.restored.lost_range(start)
     if lost is not None:
         raise OffsetOutOfRangeError(
-            f"offset {start} of {log.topic}-{log.index} is lost with the disk of a broker: the restored log ends at "
+            f"offset {start} of {log.topic}-{log.index} was lost with the disk of a broker: the restored log ends at "
             f"offset {lost[0]}, and new records begin at {lost[1]}"
         )
     committed = isolation is Isolation.READ_COMMITTED

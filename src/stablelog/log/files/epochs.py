@@ -90,4 +90,4 @@ class LeaderEpochs:
                 raise ValueError("its epochs and offsets do not grow from line to line")
             return cls(entries)
         except (ValueError, IndexError) as error:
-            raise DamageError(f"not a leader epoch checkpoint: {error}") from error
+            raise DamageError(f"the content is not a leader epoch checkpoint: {error}") from error

@@ -384,7 +384,7 @@ class _Walk:
             # If this batch has an offset in the gap before the previous batch, then the offset of the previous batch has
             # changed.
             is_in_gap = self._has_gap and header.base_offset >= self._last.end_offset
-            why = f"a batch of offset {header.base_offset} follows offset {here.end_offset - 1}"
+            why = f"a batch of offset {header.base_offset} follows offset {here.end_offset - 1}, which is not less"
             return self.damage_at(self._last if is_in_gap else here, why)
         if header.last_offset - self._base > RELATIVE_OFFSET_MAX or (
             self._following is not None and header.next_offset > self._following
@@ -419,7 +419,7 @@ class _Walk:
             # If the epoch of the previous batch is greater than that of the batch before it and than that of this batch,
             # then the epoch of the previous batch has changed.
             is_last_wrong = header.leader_epoch >= self._last.leader_epoch
-            why = f"a batch of leader epoch {header.leader_epoch} follows one of {here.leader_epoch}"
+            why = f"a batch of leader epoch {header.leader_epoch} follows a batch of the later epoch {here.leader_epoch}"
             return self.damage_at(self._last if is_last_wrong else here, why)
         return None
 

@@ -241,7 +241,7 @@ class _Replay:
         """
         if following.base_offset < segment.end_offset:
             raise DamageError(
-                f"{following.path(LOG)} begins before the end of the segment before it. Restore both files"
+                f"{following.path(LOG)} begins before the end of the segment before it, so one of the two files is wrong. Restore both"
             )
         is_from_compaction = following.base_offset in self._plan.directory.snapshots
         if following.base_offset == segment.end_offset or self._plan.synced.is_clean or is_from_compaction:

@@ -54,8 +54,8 @@ class DamagedBatch:
 
     def __str__(self) -> str:
         return (
-            f"the CRC of the batch of offset {self.base_offset}, byte {self.position}, does not hold. Nothing is read "
-            "from it. Restore the file"
+            f"the CRC of the batch of offset {self.base_offset}, byte {self.position}, does not match its "
+            "bytes. Reads of the batch are refused. Restore the file"
         )
 
 
@@ -95,7 +95,7 @@ def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
     """Return the message about a batch whose bytes do not have the CRC in its header, so they have changed since they
     were written.
     """
-    return f"{path}: the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold. Restore the file"
+    return f"{path}: the CRC of the batch at offset {header.base_offset}, byte {position}, does not match its bytes. Restore the file"
 
 
 def prove_headers(
@@ -212,5 +212,5 @@ def _damaged(file: File, path: Path, size: int) -> DamageError:
     except DamageError as error:
         why = str(error)
     return DamageError(
-        f"{path}: the batches are not those that were synced; {why}. No read gets a batch of this segment. Restore the file"
+        f"{path}: the batches are not those that were synced; {why}. Reads of this segment are refused. Restore the file"
     )

@@ -155,7 +155,8 @@ class SegmentProof:
         state.epochs.assign_epoch(header.leader_epoch, header.base_offset)
         if header.last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
             yield self._finding(
-                LOG, f"the batch of offset {header.base_offset} is past what the segment can hold"
+                LOG,
+                f"the batch of offset {header.base_offset} is beyond the offsets that the segment can hold",
             )
 
     def _apply_batch(self, header: BatchHeader, batch: memoryview) -> None:
@@ -260,7 +261,9 @@ class SegmentProof:
             # remains.
             is_marked = self._empty_aborts.get(there.last_offset) == there.producer_id
             if self._state.are_begins_known and not is_marked:
-                yield self._finding(TXNINDEX, f"the log has no transaction of the entry {there}")
+                yield self._finding(
+                    TXNINDEX, f"has the entry {there}, but the log has no such aborted transaction"
+                )
 
     # -- summary -----------------------------------------------------------------------------------------------
 

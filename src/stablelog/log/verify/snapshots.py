@@ -119,7 +119,9 @@ class SnapshotProof:
                 yield FileFinding(path, f"producer {known.producer_id} is {there}, but the log has {known}")
         for there in said:
             if log_says.get(there.producer_id) is None:
-                yield FileFinding(path, f"producer {there.producer_id} has not written to the log")
+                yield FileFinding(
+                    path, f"has the producer {there.producer_id}, which has not written to the log"
+                )
 
     def _prove_progress(self, path: Path, progress: Summary) -> Iterator[FileFinding]:
         """Check that the index files begin with the entries that the progress of a snapshot describes. The progress is
