@@ -174,7 +174,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class OpenTxn:
-    """An open transaction in one partition. `started_ms` is the time of its first record, by the broker's clock."""
+    """An open transaction in one partition. `started_ms` is the time of its first record, in broker time, which never
+    goes back.
+    """
 
     producer_id: int
     producer_epoch: int

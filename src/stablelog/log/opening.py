@@ -54,7 +54,7 @@ def open_partition(
             growing segment, so a gap between two of them means lost records.
         progress: called with (bytes done, bytes in all) while recovery reads the log.
         open_files: the cache that limits how many sealed segments have open files.
-        listing: the current listing of the directory, if the caller has one. The directory must exist then.
+        listing: the names of the files in the directory, if the caller has read them. The directory must exist then.
         order: makes the view of a commit-ordered partition (its committed batches in the order of their commits); None
             for a partition in offset order.
 

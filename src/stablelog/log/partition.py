@@ -238,7 +238,7 @@ class Partition:
         Args:
             batches: the bytes. They are written unchanged except for the base offset, the leader epoch and, with
                 LogAppendTime, the timestamps.
-            now_ms: the time of the broker's clock, for durations.
+            now_ms: broker time, which never goes back, for durations.
             wall_ms: the time of the wall clock, for timestamps; None for `now_ms`.
             origin: who appends. It decides how the batches are checked.
             transaction_check: asks the coordinator whether the transaction of a client's batch may write here, and
@@ -293,7 +293,7 @@ class Partition:
 
         Args:
             markers: the markers.
-            now_ms: the time of the broker's clock, for durations.
+            now_ms: broker time, which never goes back, for durations.
             wall_ms: the timestamp of the markers, by the wall clock; None for `now_ms`.
 
         Returns:

@@ -48,7 +48,7 @@ def is_checked_soon(header: BatchHeader, batch: Buffer, topic: str, config: LogC
     True if they were checked; False if the check would take longer, so that the caller must call `check_records`.
 
     Raises:
-        RefusedError: the records were checked, and are not valid: see `check_records`.
+        RefusedError: the records were checked, and some of them are not valid.
     """
     if header.codec is not Codec.NONE and header.size > SOON_PACKED_SIZE_MAX:
         return False
@@ -116,7 +116,7 @@ def _check_in_portions(
     in between.
 
     Raises:
-        RefusedError: the records are not valid: see `check_records`.
+        RefusedError: some of the records are not valid.
     """
     try:
         proven = yield from prove_in_portions(plain, header.record_count)

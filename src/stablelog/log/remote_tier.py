@@ -166,8 +166,8 @@ class RemoteTier(Protocol):
         """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first record in the store with this timestamp or a later one. The returned lookup runs in steps; its
-        result is None if there is no such record.
+        """Find the first record in the store with this timestamp or a later one. Return a lookup, a generator that the
+        caller runs in steps; its result is None if there is no such record.
         """
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:

@@ -1,4 +1,6 @@
-"""The check that a log is the one that a restore from the object store has made."""
+"""The check that a log is the one that a restore from the object store has made. It is needed if the partition's own
+file about the restore is missing.
+"""
 
 from stablelog.log.files.restored import Restored
 from stablelog.log.open_log import OpenLog

@@ -100,7 +100,7 @@ class PendingDeletes:
         Args:
             segments: the deleted segments, whose files are closed.
             before_offset: snapshots of earlier offsets are deleted, too.
-            due_ms: the time of the broker's clock when the files may be removed.
+            due_ms: the broker time from which on the files may be removed.
 
         Raises:
             DiskError: the directory cannot be listed; the next recovery removes the files.
@@ -145,7 +145,7 @@ class PendingDeletes:
         return removed
 
     def purge_all(self) -> None:
-        """Remove all pending files, even if they are not due. Raises the errors of `purge`."""
+        """Remove all pending files (those of deleted segments), even if they are not due. Raises DiskError."""
         while removed := self.purge(1 << 62):
             close_all(removed)
 

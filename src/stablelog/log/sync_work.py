@@ -1,9 +1,9 @@
 """The work that makes appended batches of a partition durable, in the right order.
 
 A `SyncWork` first syncs the files of the segments that have grown, then the directory, if it has new files. Last it
-writes the files that describe the log: summaries, snapshots, the leader epochs. Recovery relies on these files, so the
-log must be durable before they are written. If such a file cannot be written, as on a full disk, a later `SyncWork`
-writes it: recovery can do without it.
+writes the files that describe the log: the summaries of sealed segments (their sizes and checksums), snapshots, the
+leader epochs. Recovery relies on these files, so the log must be durable before they are written. If such a file cannot
+be written, as on a full disk, a later `SyncWork` writes it: recovery can do without it.
 
 The event loop makes a `SyncWork`, and any thread runs it. Until `finish_work` is called with it, each new `SyncWork`
 includes its steps, because it may never have run.

@@ -52,30 +52,34 @@ class View(Protocol):
 
     @property
     def failure(self) -> DiskError | None:
-        """The failure of a write to a file that belongs to the view; None if all its files are written."""
+        """The failure of a write to a file that belongs only to the view (the committed records in another order); None
+        if all these files are written. The log itself is not affected.
+        """
 
     @property
     def start_offset(self) -> int:
-        """The first position in the view that can be read."""
+        """The first position in the view (the committed records in another order) that can be read."""
 
     @property
     def end_offset(self) -> int:
-        """The end of the positions in the view that can be read, exclusive. It never moves back."""
+        """The end of the positions in the view (the committed records in another order) that can be read, exclusive. It
+        never moves back.
+        """
 
     def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
-        """Read whole batches in the order of the view, from the position `start` on: at most `size_max` bytes, but one
-        batch of any size if `at_least_one`. Readers see positions as offsets.
+        """Read whole batches in the order of the view, which has committed records only, from the position `start` on:
+        at most `size_max` bytes, but one batch of any size if `at_least_one`. Readers see positions as offsets.
         """
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position in the view with a commit at this time or later. A record outside transactions counts
-        with its own timestamp. The caller runs the returned lookup in steps; its result is None if there is no such
-        position.
+        """Find the first position in commit order, the order of the view, with a commit at this time or later. A record
+        outside transactions counts with its own timestamp. The caller runs the returned lookup in steps; its result is
+        None if there is no such position.
         """
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position in the view whose commit has the latest time of all commits. The caller runs the
-        returned lookup in steps; its result is None if the view is empty.
+        """Find the first position in commit order, the order of the view, whose commit has the latest time of all
+        commits. The caller runs the returned lookup in steps; its result is None if the view is empty.
         """
 
     def advance(self) -> None:
@@ -84,13 +88,13 @@ class View(Protocol):
         """
 
     def whole_from(self, position: int) -> int:
-        """Return the first position in the view, from `position` on, that is not in the middle of a transaction:
-        readers that begin there get whole transactions.
+        """Return the first position in the view (the committed records in the order of their commits), from `position`
+        on, that is not in the middle of a transaction: readers that begin there get whole transactions.
         """
 
     def move_start(self, start_offset: int) -> None:
-        """Move the start of the view forward to a position. `Order.write_start` must have recorded it on the disk
-        before.
+        """Move the start of the view (the committed records in the order of their commits) forward to a position.
+        `Order.write_start` must have recorded it on the disk before.
         """
 
     def first_offset_of(self, end_offset: int) -> int:
@@ -99,12 +103,13 @@ class View(Protocol):
         """
 
     def first_needed_offset(self) -> int:
-        """Return the first log offset that is needed: the least one at which a transaction begins that the view
-        contains, or that is open and may commit. The log must keep the batches from there on.
+        """Return the first log offset that is needed: the least one at which a transaction begins that the view (the
+        committed records in the order of their commits) contains, or that is open and may commit. The log must keep the
+        batches from there on.
         """
 
     def first_whole_position(self, log_start: int) -> int:
-        """Return the first position in the view, not less than the log offset `log_start`, from which on all
+        """Return the first position in commit order, not less than the log offset `log_start`, from which on all
         transactions are whole after a deletion: all their records are at or after `log_start` in the log.
         """
 

@@ -214,8 +214,8 @@ class LogWriter:
             self.snapshots.remove_older_snapshots(work.end_offset)
 
     def assume_synced(self) -> None:
-        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Raises the errors of
-        `sync_work`.
+        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Raises DiskError if an entry of
+        the transaction index cannot be written.
         """
         active = self.segments.active
         active.growing.write_aborted()
@@ -299,8 +299,8 @@ class LogWriter:
         return is_told and self._pending_sync.is_idle
 
     def prepare_close(self) -> None:
-        """Let the next sync write what a clean close needs: complete index files, and a snapshot if the next start
-        needs one.
+        """Let the next sync write what a clean close (after which a start reads little of the log) needs: complete
+        index files, and a snapshot if the next start needs one.
         """
         active = self.segments.active
         needs_snapshot = self.snapshots.needs_snapshot(self.producers, active)

@@ -1,7 +1,8 @@
 """The passes that rewrite sealed segments: they read batches, and write new segments from the parts that stay.
 
-Compaction and the removal of aborted data share this module. Each of them has its own rules for what stays. A new
-segment covers the same offsets as the segments that it replaces. Its indexes and its summary describe the new log file.
+Compaction and the removal of aborted data (the data of aborted transactions) share this module. Each of them has its
+own rules for what stays. A new segment covers the same offsets as the segments that it replaces. Its indexes and its
+summary describe the new log file.
 
 Source: Kafka's log cleaner; `segments.replacement` describes the files that a crash may leave.
 """
@@ -167,7 +168,8 @@ class _FileRewriter(Rewriter):
 
 
 class Pass(ABC):
-    """A pass over sealed segments of a partition that writes new segments in their place.
+    """A pass of compaction, or of the removal of aborted data, over sealed segments of a partition. It writes new
+    segments in their place.
 
     A pass reads only files that do not change any more, and opens them itself. So it may run in any thread while the
     partition is read and written. Between two steps, the caller passes each finished segment to

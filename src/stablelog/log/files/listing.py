@@ -59,7 +59,9 @@ class Listing:
         return self._heads[name]
 
     def beginning(self, name: str, size_max: int) -> bytes:
-        """Return the first `size_max` bytes of a file, without caching them. Raises the errors of `head`."""
+        """Return the first `size_max` bytes of a file, without caching them. Raises FileNotFoundError if the file is
+        missing.
+        """
         if name not in self._known:
             raise FileNotFoundError(name)
         with closing(self.disk.open(self.path(name))) as file:
@@ -67,6 +69,6 @@ class Listing:
             return file.read(0, min(file.size, size_max))
 
     def read(self, name: str) -> bytes:
-        """Return the whole content of a file. Raises the errors of `head`."""
+        """Return the whole content of a file. Raises FileNotFoundError if the file is missing."""
         found = self.head(name)
         return found if len(found) < SMALL_SIZE else self.disk.read_bytes(self.path(name))

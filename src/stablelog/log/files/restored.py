@@ -71,7 +71,7 @@ class Restored:
         return next(one for one in self.gaps if one[0] < offset < one[1])
 
     def encode(self) -> bytes:
-        """Encode the content of the file."""
+        """Encode the content of the file `restored`: JSON, followed by its CRC."""
         text = json.dumps({"version": VERSION, **asdict(self)}).encode()
         return text + b"\n%08x\n" % crc32c(text)
 
@@ -97,7 +97,9 @@ def read_restored(disk: Disk, directory: Path) -> Restored | None:
 
 
 def decode_restored(content: bytes, path: Path) -> Restored:
-    """Decode the content of a file `restored`. Raises the errors of `read_restored`."""
+    """Decode the content of a file `restored`, which records the offsets whose records a restore could not bring back.
+    Raises UnknownFormatError or DamageError.
+    """
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     try:
         if crc != b"%08x" % crc32c(text):

@@ -169,8 +169,8 @@ class GrowingIndexes:
     def close_files(self) -> None:
         """Close the index files, even if they are not synced.
 
-        A later write opens them again and compares them with the indexes. They are then synced before a summary or
-        snapshot is written that describes them.
+        A later write opens them again and compares them with the indexes. The files are then synced before a summary or
+        a snapshot is written that records their sizes and CRCs.
         """
         self._dirty.clear()
         while self._files:
@@ -199,7 +199,7 @@ class GrowingIndexes:
         partition have added.
 
         Args:
-            listing: the listing of the directory.
+            listing: the names of the files in the directory, with a cache of their contents.
             tail: returns the batches that recovery has replayed, as (position, header); None if they are too many to
                 read again.
             latest: the greatest timestamp in the segment before the replayed batches, and its offset.

@@ -1,4 +1,6 @@
-"""The index files of a sealed segment: their check against the segment's summary, and their mapping into memory."""
+"""The index files of a sealed segment: their check against the segment's summary, which records their sizes and CRCs,
+and their mapping into memory.
+"""
 
 from contextlib import closing, suppress
 from pathlib import Path

@@ -75,7 +75,7 @@ class Summary:
         )
 
     def encode(self) -> bytes:
-        """Encode the content of a `.summary` file."""
+        """Encode the content of a `.summary` file, which has the fields of this object."""
         content = SUMMARY.pack(VERSION, 0, *astuple(self))
         return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 

@@ -184,7 +184,9 @@ class Producers:
 
     @property
     def oldest_open_started_ms(self) -> int | None:
-        """Return the time when the oldest open transaction began, by the broker's clock; None if none is open."""
+        """Return the time when the oldest open transaction began, in broker time, which never goes back; None if none
+        is open.
+        """
         return next((producer.txn_started_ms for producer in self.open_producers()), None)
 
     # -- checks: nothing changes -------------------------------------------------------------------------------

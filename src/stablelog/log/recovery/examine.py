@@ -251,8 +251,9 @@ class Examination:
             return damage, walk.next.end_offset
 
     def _next_gone(self, base: int, following: int | None) -> int | None:
-        """Return the base offset of the next segment that has a summary but no log file, because the log file was lost.
-        None if there is no such segment before `following`, or at all if `following` is None.
+        """Return the base offset of the next segment that is gone: it has a summary (which is written when a segment is
+        sealed) but no log file, because the log file was lost. None if there is no such segment before `following`, or
+        at all if `following` is None.
         """
         gone = (offset_of(name) for name in self._directory.listing.names if is_summary(name))
         behind = (one for one in gone if one > base and (following is None or one < following))

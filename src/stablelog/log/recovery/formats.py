@@ -31,7 +31,7 @@ def check_formats(listing: Listing) -> None:
     because recovery handles it.
 
     Args:
-        listing: the listing of the partition's directory.
+        listing: the names of the files in the partition's directory, with a cache of their contents.
 
     Raises:
         UnknownFormatError: this release does not read the version of a file. The message names the file.

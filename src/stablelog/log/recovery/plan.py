@@ -86,9 +86,9 @@ class RecoveryPlanner:
     """Makes the plan for the recovery of one partition.
 
     Args:
-        listing: the listing of the partition's directory.
+        listing: the names of the files in the partition's directory, with a cache of their contents.
         open_files: the cache that limits how many sealed segments have open files.
-        known: what the broker knows about the partition.
+        known: what the broker knows about the partition before it opens the directory, such as whether it was closed.
 
     Attributes:
         log_start: the log start offset, after `make_plan`.
@@ -264,7 +264,8 @@ class RecoveryPlanner:
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
     def _check_sizes(self, segments: list[SegmentName], summaries: list[Summary | None]) -> None:
-        """Raise DamageError if a log file is shorter than its segment's summary says.
+        """Raise DamageError if a log file is shorter than the segment's summary says, which records the size of the
+        sealed file.
 
         Without this check, a file that has lost whole batches at its end would look as if compaction had removed them.
         """

@@ -40,8 +40,9 @@ from stablelog.log.segments.scan import scan_batches
 def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:
     """Find the first damage of a partition's log; None if there is none.
 
-    A start of the broker may open the log in spite of this damage: see `Damage.is_passed_over` and `Damage.refused`. An
-    operation that a crash has interrupted is finished first, as at each start. Nothing else is written.
+    A start of the broker may open the log in spite of this damage, if it does not read the damaged bytes
+    (`Damage.is_passed_over`). An operation that a crash has interrupted is finished first, as at each start. Nothing
+    else is written.
 
     Args:
         disk: the disk of the partition. No broker may have the partition open.
@@ -78,10 +79,10 @@ def _count_lost(disk: Disk, damage: Damage) -> None:
 def truncate_at_damage(disk: Disk, directory: Path, damage: Damage) -> list[RemovedTail]:
     """Truncate the log at the damage, and keep the removed bytes in `.cut` files. All changes are durable on return.
 
-    The truncation has several steps. Before the first log file changes, the truncated segment gets a summary that
-    describes more bytes than its log file will have; the last step replaces this summary. So a start of the broker
-    never opens a log that is truncated in part: it refuses such a summary. After a crash or an error, `examine` finds
-    the same damage, and this function can be called again.
+    The truncation has several steps. Before the first log file changes, the truncated segment gets a summary (the file
+    with its sizes and checksums) that describes more bytes than its log file will have; the last step replaces this
+    summary. So a start of the broker never opens a log that is truncated in part: it refuses such a summary. After a
+    crash or an error, `examine` finds the same damage, and this function can be called again.
 
     The caller must then lower the recovery point in the data directory to `damage.end_offset`.
 
@@ -141,8 +142,8 @@ def _refuse_starts(disk: Disk, damage: Damage) -> None:
 
 
 def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
-    """Remove the later segments, and all files that describe removed records, except the summary of the truncated
-    segment.
+    """Remove the segments behind the truncated one, and all files that describe removed records, except the summary of
+    the truncated segment. By this summary, starts of the broker refuse the log until the repair is complete.
     """
     base = offset_of(damage.path.name)
     for name in disk.list_dir(directory):
@@ -175,7 +176,8 @@ def _settle(disk: Disk, damage: Damage) -> None:
 
 
 def _summary_of(disk: Disk, damage: Damage) -> Summary:
-    """Return a summary of the truncated segment, computed from its batches.
+    """Return a summary of the truncated segment (its offsets, timestamps, sizes and checksums), computed from its
+    batches.
 
     The summary gives the index files the size 0, so that it describes a segment without indexes: the indexes of the
     untruncated segment also have entries of the removed batches. The next start of the broker builds new indexes.

@@ -67,7 +67,7 @@ def recover(
     """Open the partition in a directory, and repair what a crash has left.
 
     Args:
-        listing: the listing of the directory.
+        listing: the names of the files in the directory, with a cache of their contents.
         open_files: the cache that limits how many sealed segments have open files.
         known: what the broker knows about the partition.
         index_interval: the number of bytes between two entries of the offset index.
@@ -411,7 +411,7 @@ class _Replay:
         self._planner.remove_segments(later)
 
     def _seal(self, growing: GrowingSegment, next_base_offset: int, producers: Producers) -> SealedSegment:
-        """Seal a segment, make it durable, and write its summary."""
+        """Seal a segment, make it durable, and write its summary (offsets, sizes and checksums)."""
         growing.complete_time_index()
         self._write_indexes(growing)
         stable_offset = producers.first_open_offset(next_base_offset)

@@ -160,7 +160,7 @@ class Trust:
 
         Args:
             base_offset: the base offset of the segment.
-            replay_start: the offset where this start begins to replay the log: see `replay_start`.
+            replay_start: the offset where this start begins to replay the log, as the method `replay_start` returns it.
         """
         summary = self.sealed.get(base_offset)
         return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)

@@ -1,7 +1,7 @@
 """Lookups of records by time, in segments of every kind.
 
-A lookup runs in steps, because it may read the headers of many batches. Between two steps the event loop serves other
-requests. These may change the log, but not its offsets.
+A lookup is a generator that runs in steps, because it may read the headers of many batches. Between two steps the event
+loop serves other requests. These may change the log, but not its offsets.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -263,8 +263,8 @@ def _greatest_in(batch: Batch, offset: int) -> int:
 
 
 def run_lookup(lookup: Lookup) -> TimestampedOffset | None:
-    """Run all steps of a lookup at once, and the functions that it yields for a thread in this thread. Return the
-    record that the lookup has found; None if there is none.
+    """Run all steps of a lookup (a generator that searches by time) at once. Functions that it yields to be run in a
+    thread are run in this thread. Return the record that the lookup has found; None if there is none.
     """
     done: Any = None
     while True:

@@ -132,7 +132,7 @@ class GrowingSegment(Segment):
         match.
 
         Args:
-            listing: the listing of the partition's directory.
+            listing: the names of the files in the partition's directory, with a cache of their contents.
             are_synced: whether the last broker has synced the files before it closed the partition.
         """
         position, timestamp, offset = self._replayed_from

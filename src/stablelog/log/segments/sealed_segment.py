@@ -1,4 +1,5 @@
-"""A sealed segment of a partition: no batch is appended to it, and it has a summary.
+"""A sealed segment of a partition: no batch is appended to it, and it has a summary (a file with its offsets, sizes and
+checksums).
 
 The log file is opened at the first read, and the indexes are then mapped from their files. `open_files` limits how many
 sealed segments are open. From the sealing to the next sync, the segment uses the open files and the indexes of the
@@ -150,7 +151,7 @@ class SealedSegment(Segment):
 
     def _loaded_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return the offset index and the time index. They are mapped from their files, or rebuilt from the log if the
-        files do not match the summary.
+        files do not have the sizes and CRCs that the segment's summary records.
         """
         self._open_files.mark_used(self)
         self._indexes = load_indexes(self.disk, self.path, self.summary) or self._rebuilt_indexes()

@@ -129,7 +129,8 @@ class Segment(LogFile, ABC):
 
         Args:
             log: whether to include the log file, because batches were appended since its last sync.
-            indexes: whether to include the index files, because a summary or snapshot of them will be written.
+            indexes: whether to include the index files, because a summary or a snapshot will be written that records
+                their sizes and CRCs.
         """
         assert self._log is not None
         files = [self._log] if log else []
@@ -180,11 +181,10 @@ class Segment(LogFile, ABC):
         self.proof.unproven = None
 
     def scrub(self) -> Iterator[int | DamagedBatch]:
-        """Check the CRCs of all batches that the segment has now. Any thread may run the steps.
+        """Scrub the log file: check the CRCs of all batches that the segment has now. Any thread may run the steps.
 
         Yields:
-            Each damaged batch and, from time to time, the number of bytes that were read since the last such number:
-            see `proof.scrub`.
+            Each damaged batch and, from time to time, the number of bytes that were read since the last such number.
         """
         return scrub(self.disk, self.path(LOG), self.size)
 
@@ -236,7 +236,8 @@ class Segment(LogFile, ABC):
 
         Raises:
             DamageError: the file is missing or damaged.
-            UnprovenError: the batch headers of the file were not checked since the start of the broker: see `prove`.
+            UnprovenError: since the start of the broker, `prove` has not compared the batch headers of the file with
+                their recorded CRC.
         """
         proof = self.proof
         if proof.damage is not None:
@@ -269,14 +270,15 @@ class Segment(LogFile, ABC):
     # -- searching ---------------------------------------------------------------------------------------------
 
     def piece(self, position: int, size: int) -> Buffer:
-        """Return the `size` bytes of the log file from `position` on, or fewer if the segment ends before, as a view of
-        the file. Raises DamageError or UnprovenError if the file cannot be read: see `log`.
+        """Return the `size` bytes of the log file from `position` on, or fewer if the segment ends before, without a
+        copy. Raises DamageError if the file is missing or damaged, and UnprovenError if its batch headers were not yet
+        compared with their recorded CRC.
         """
         return self.log.view(position, min(size, self.size - position))
 
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield (position, header) of each batch from `position` on. Raises DamageError or UnprovenError if the log
-        file cannot be read: see `log`.
+        """Yield (position, header) of each batch from `position` on. Raises DamageError if the log file is missing or
+        damaged, and UnprovenError if its batch headers were not yet compared with their recorded CRC.
         """
         return walk(ReadLogFile(self.path, lambda: self.log, self.size), position)
 
@@ -287,14 +289,15 @@ class Segment(LogFile, ABC):
         return walk(ReadLogFile(self.path, self.opened_log, self.size), position)
 
     def batch_at(self, position: int, size: int) -> bytes:
-        """Return the bytes of the batch with this position and size in the log file. Raises DamageError or
-        UnprovenError if the log file cannot be read: see `log`.
+        """Return the bytes of the batch with this position and size in the log file. Raises DamageError if the log file
+        is missing or damaged, and UnprovenError if its batch headers were not yet compared with their recorded CRC.
         """
         return self.log.read(position, size)
 
     def find(self, offset: int) -> FoundBatch | None:
-        """Return the first batch that contains or follows an offset; None if there is none. Raises DamageError or
-        UnprovenError if the log file cannot be read: see `log`.
+        """Return the first batch that contains or follows an offset; None if there is none. Raises DamageError if the
+        log file is missing or damaged, and UnprovenError if its batch headers were not yet compared with their recorded
+        CRC.
         """
         return seek(self, self.offset_index.position_before(offset), offset=offset)
 

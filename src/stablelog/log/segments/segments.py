@@ -47,7 +47,8 @@ class LogSegments(ReaderRows[Segment]):
 
     def find_truncation(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
         """Find where a log file must be truncated so that the log ends at an offset. If a batch contains the offset,
-        the log must end at the beginning of this batch. Raises the errors of `Segment.find`.
+        the log must end at the beginning of this batch. Raises DamageError or UnprovenError if the log file cannot be
+        read.
 
         Returns:
             Four values: the end offset of the truncated log, the size of the truncated log file, its segment, and the

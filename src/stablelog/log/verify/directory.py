@@ -77,7 +77,9 @@ def verify_directory(
 def _verify_first(
     directory: Path, names: list[str], bases: list[int], log_start: int
 ) -> Iterator[FileFinding]:
-    """Yield a finding if the log file of the first segment, which has the log start offset `log_start`, is missing."""
+    """Yield a finding, an error for the report, if the log file of the first segment is missing. This segment has the
+    log start offset `log_start`.
+    """
     if not bases:
         message = "is missing: the directory has no log file, but the partition was made with one"
     elif bases[0] > log_start:
@@ -88,8 +90,9 @@ def _verify_first(
 
 
 def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[FileFinding]:
-    """Yield a finding for each log file that was lost: that of a segment with a summary (which is written only when the
-    segment is sealed), and that of the segment that must begin where the summary of another one ends.
+    """Yield a finding (a contradiction between a file and the log) for each log file that was lost: that of a segment
+    with a summary (which is written only when the segment is sealed), and that of the segment that must begin where the
+    summary of another one ends.
     """
     begins = {offset_of(name) for name in names if is_summary(name)}
     ends = set()
@@ -104,8 +107,8 @@ def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: i
 
 
 def _verify_epochs(state: LogState) -> Iterator[FileFinding]:
-    """Compare the file of leader epochs with the batches, and yield a finding if it contradicts them. A missing file is
-    no finding, because the broker rebuilds it.
+    """Compare the file of leader epochs with the batches, and yield a finding if it contradicts them. A missing file
+    does not, because the broker rebuilds it.
     """
     path = state.directory / EPOCH_FILE
     content = read_if_there(state.disk, path)

@@ -1,4 +1,6 @@
-"""Verification of one segment: checks its batches, and compares its indexes and its summary with them."""
+"""Verification of one segment: checks its batches, and compares its indexes and its summary (its offsets, sizes and
+checksums) with them.
+"""
 
 import contextlib
 import sys
@@ -112,8 +114,8 @@ class SegmentProof:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _prove_batches(self, file: File) -> Iterator[FileFinding]:
-        """Check each batch, and the index entries that point to it. Yield a finding for each entry that contradicts the
-        batches.
+        """Check each batch, and the index entries that point to it. Yield a finding (a contradiction between a file and
+        the log) for each entry that contradicts the batches.
 
         A torn batch at the end of the last segment is no finding: a write is not finished, or a crash has left it, and
         the next start truncates the log there.
@@ -177,7 +179,7 @@ class SegmentProof:
 
     def _prove_entries(self, position: int, header: BatchHeader) -> Iterator[FileFinding]:
         """Check the next entry of the offset index and that of the time index, if it points to this batch or to an
-        earlier position. Yield a finding for each wrong entry.
+        earlier position. Yield a finding (a contradiction between a file and the log) for each wrong entry.
         """
         place = self._offset_place
         if place < len(self._offset_index) and self._offset_index[place][1] <= position:
@@ -205,7 +207,9 @@ class SegmentProof:
             self._time_place += 1
 
     def _prove_index_ends(self) -> Iterator[FileFinding]:
-        """Yield a finding for each index with an entry that points past the last batch of a sealed segment."""
+        """Prove the ends of the indexes: yield a finding (a contradiction between a file and the log) for each index
+        with an entry that points past the last batch of a sealed segment.
+        """
         place = self._offset_place
         if place < len(self._offset_index):
             yield self._finding(INDEX, _no_batch(place, self._offset_index[place][1]))
@@ -240,8 +244,8 @@ class SegmentProof:
 
     def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[FileFinding]:
         """Compare the entries of the transaction index (`found`) with the aborted transactions in the log (`wanted`) by
-        their ends, the offsets of the markers. The other fields are not compared, because the log no longer contains
-        the beginning of every transaction. Yield a finding for each difference.
+        their ends, the offsets of the markers. In the index, a transaction may begin at an earlier offset than in the
+        log, which no longer contains the beginning of every transaction. Yield a finding for each difference.
         """
         by_end = {txn.last_offset: txn for txn in found}
         for right in wanted:

@@ -17,7 +17,8 @@ from stablelog.log.verify.state import FileFinding, LogState
 
 
 class SnapshotProof:
-    """The verification of a partition's snapshots, in the order of their offsets, while the log is read.
+    """The proof that a partition's snapshots match its log: each is compared when the reading of the log has reached
+    its offset.
 
     Args:
         state: the state of the log up to the last batch that was read.
@@ -74,7 +75,9 @@ class SnapshotProof:
             yield from self._prove(offset, is_known=is_known)
 
     def prove_past_end(self) -> Iterator[FileFinding]:
-        """Yield a finding for each snapshot after the end of the log."""
+        """Yield a finding (a contradiction between a file and the log) for each snapshot of an offset after the end of
+        the log.
+        """
         for offset in self._pending:
             yield FileFinding(
                 self._state.path(offset, SNAPSHOT),
@@ -83,7 +86,8 @@ class SnapshotProof:
             yield from self._prove(offset, is_known=False)
 
     def _prove(self, offset: int, *, is_known: bool) -> Iterator[FileFinding]:
-        """Check both files of a snapshot, and yield a finding for each one that is damaged or contradicts the log.
+        """Prove both files of a snapshot: compare them with the log, and yield a finding for each one that is damaged
+        or contradicts it.
 
         Args:
             offset: the offset of the snapshot.

@@ -1,4 +1,6 @@
-"""The findings of verification, and the state of the log that it has read so far."""
+"""The findings of verification (each is a file that contradicts the log), and the state of the log that it has read so
+far.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
