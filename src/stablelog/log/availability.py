@@ -48,7 +48,7 @@ class Availability:
             self.on_failure(why)
 
     def mark_closed(self) -> None:
-        """Mark the partition as closed. Also drop `on_failure`: that callback could keep the closed partition in
+        """Mark the partition as closed. Also drop the callback `on_failure`, which could keep the closed partition in
         memory, in a reference cycle.
         """
         self.is_closed = True

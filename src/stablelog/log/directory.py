@@ -110,7 +110,9 @@ class PartitionDirectory:
         return None
 
     def has_readable_snapshot(self, offset: int) -> bool:
-        """Whether at least one of the two files of the snapshot at this offset can be read."""
+        """Whether at least one of the two files of the snapshot at this offset, `.producers` and `.snapshot`, can be
+        read.
+        """
         return self.producers(offset) is not None or self.kafka_producers(offset, 0) is not None
 
     def header_crcs(self, base_offset: int) -> dict[int, int]:

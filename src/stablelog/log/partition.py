@@ -353,8 +353,8 @@ class Partition:
         return self.log.sync_work(self.config)
 
     def finish_sync(self, work: SyncWork) -> bool:
-        """Move the high watermark after a `SyncWork` was run. Return whether the high watermark or the last stable
-        offset has moved.
+        """Move the high watermark after `work`, a `SyncWork`, has made appended batches durable. Return whether the
+        high watermark or the last stable offset has moved.
         """
         self.availability.check_open()
         self.log.finish_sync(work)

@@ -235,7 +235,7 @@ class RecordDeletion:
 
     def expire_producers(self, now_ms: int) -> Iterator[int]:
         """Remove the state of producers that have not written for `producer.id.expiration.ms`. Each step takes a few
-        milliseconds, and yields how many producers it has removed.
+        milliseconds, and yields how many producers it has removed, so that other work can run in between.
         """
         partition = self._partition
         partition.availability.check_open()

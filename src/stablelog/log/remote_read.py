@@ -1,4 +1,6 @@
-"""Reads of a log that begin in its remote tier and continue in its local segments."""
+"""Reads of a log in its remote tier (the segments in an object store), or in its local segments if the remote tier has
+no batch any more from the offset on.
+"""
 
 from dataclasses import replace
 

@@ -114,7 +114,9 @@ class View(Protocol):
         """
 
     def open_record_counts(self) -> Mapping[int, int]:
-        """Return the number of records of each open transaction, by producer id."""
+        """Return the number of records of each open transaction, by producer id. The producer state of the log needs
+        these numbers after a start.
+        """
 
     def forget_deleted(self) -> None:
         """Remove from memory what the view (the committed records in the order of their commits) knows of segments that

@@ -93,7 +93,7 @@ class LogWriter:
             raise
 
     def write_batches(self, batches: Sequence[PlannedBatch], config: LogConfig, now_ms: int) -> None:
-        """Append batches to one segment, with one write to the log file. They must fit into one segment.
+        """Append batches to one segment, with one write to the log file. They must fit together into one segment.
 
         Raises:
             DiskError: no reader gets the batches. The partition fails if a part of them could not be removed from the

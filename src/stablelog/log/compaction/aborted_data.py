@@ -113,8 +113,8 @@ class RemovalRules:
         self._last = last
 
     def keep_batch(self, header: BatchHeader, batch: Buffer) -> Kept:
-        """Decide what stays of a batch. The caller passes the batches in the order of the log. Of a data batch, only
-        the header is read.
+        """Decide which part of a batch is kept. The caller passes the batches in the order of the log. Of a data batch,
+        `batch` may have only the header.
         """
         if header.is_control:
             txn = self._walk.process_marker(header, batch).entry

@@ -191,8 +191,8 @@ class Kept:
         batch: the bytes that stay; None if the whole batch is removed.
         record_count: the number of records that stay; 0 for a marker.
         committed_count: if the batch is a commit marker, the number of records of its transaction that stay.
-        entry: the entry for the transaction index, if the batch is the abort marker of a transaction of which batches
-            are left.
+        entry: if the batch is the abort marker of a transaction of which batches are left, the entry of the transaction
+            for the transaction index; otherwise None.
     """
 
     batch: Buffer | None
@@ -223,7 +223,7 @@ class Rules:
     _uncommitted: Counter[int] = field(default_factory=Counter)
 
     def keep_batch(self, header: BatchHeader, batch: Buffer) -> Kept:
-        """Decide what stays of a batch. The caller passes the batches in the order of the log."""
+        """Decide which part of a batch is kept. The caller passes the batches in the order of the log."""
         if header.is_control:
             return self._keep_marker(header, batch)
         kept = self._keep_data(header, batch)

@@ -52,7 +52,7 @@ class Cleaned:
 
 
 class CancelledError(Exception):
-    """The pass was cancelled by `Pass.cancel`."""
+    """A pass of compaction, or of the removal of aborted data, was cancelled by `Pass.cancel`."""
 
 
 class Rewriter(ABC):
@@ -144,7 +144,9 @@ class Rewriter(ABC):
 
 
 class _FileRewriter(Rewriter):
-    """A rewriter that writes the batches into the log file of the new segment, in pieces of about WRITE_SIZE bytes."""
+    """A rewriter (it builds a segment from the batches that stay) that writes the batches into the log file of the new
+    segment, in pieces of about 1 MiB (WRITE_SIZE).
+    """
 
     def __init__(self, segment: GrowingSegment, index_interval: int) -> None:
         super().__init__(segment, index_interval)

@@ -31,7 +31,7 @@ class TimeIndex(SparseIndex):
 
     @property
     def last(self) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry; (NO_TIMESTAMP, base offset of the segment) if there is no entry."""
+        """(timestamp, offset) of the last entry; (-1, base offset of the segment) if there is no entry."""
         return self[self._count - 1] if self._count else (NO_TIMESTAMP, self._base_offset)
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:

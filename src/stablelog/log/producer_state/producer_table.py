@@ -398,7 +398,9 @@ class ProducerTable:
         ]
 
     def limit_times(self, now_ms: int) -> None:
-        """Replace times after `now_ms` by `now_ms`. Such times occur if the machine's clock was set back."""
+        """Limit the times of last use, and of the beginnings of open transactions, to `now_ms`. Later times occur if
+        the machine's clock was set back.
+        """
         for at, block in enumerate(self._blocks):
             if max(_used(block)) > now_ms or max(_kinds(block)) >= OPEN:
                 producers = [_unpack(row) for row in _rows(block)]

@@ -373,7 +373,9 @@ class Producers:
         return EndedTxn(producer.producer_id, first_offset, marker_offset, producer.txn_record_count, aborted)
 
     def end_transaction(self, txn: EndedTxn) -> None:
-        """End a transaction, after its marker is in the log and, for an abort, its entry is in the transaction index."""
+        """End a transaction, so that it no longer counts as open. Its marker must be in the log and, for an abort, its
+        entry must be in the transaction index.
+        """
         del self._open[txn.producer_id]
         producer = self._recent_producer(txn.producer_id)
         assert producer is not None, "a producer with an open transaction is known"

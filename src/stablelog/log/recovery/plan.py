@@ -102,7 +102,7 @@ class RecoveryPlanner:
         self.log_start: int
 
     def make_plan(self) -> RecoveryPlan | None:
-        """Make the plan; return None if the partition is new.
+        """Make the plan of the recovery; return None if the partition is new.
 
         Raises:
             DamageError: durable bytes are missing. No log file was changed.
@@ -183,8 +183,8 @@ class RecoveryPlanner:
         """Count the segments before the log start offset that can be removed, because a crash has interrupted their
         deletion.
 
-        They can be removed only if a later snapshot has the transactions that began in them. Otherwise they are
-        replayed once more.
+        They can be removed only if a later snapshot has the transactions that began in them. Otherwise replay reads
+        them once more, for the producer state.
         """
         count = max(bisect_right(bases, self.log_start) - 1, 0)
         if not count or any(

@@ -79,7 +79,7 @@ class ReplayedSnapshots:
         self._partial.discard(progress.end_offset)
 
     def found(self, end_offset: int, replayed_size: int, *, holds_producers: bool) -> Snapshots:
-        """Return the snapshots that are left after replay.
+        """Return the snapshots that were found in the directory and are left after replay.
 
         Args:
             end_offset: the end of the log, exclusive.

@@ -57,7 +57,8 @@ class LogBytes(Protocol):
         """
 
     def no_batch_at(self, position: int, error: DamageError | None) -> DamageError:
-        """Return the error for bytes that are no batch, for the caller to raise.
+        """Return the error for bytes at a position where a batch should begin, and that are no batch. The caller raises
+        it.
 
         Args:
             position: the position of the bytes in the log file.
@@ -146,8 +147,8 @@ Reader = TypeVar("Reader", bound=IndexedReader)
 
 
 class ReaderRows(SegmentRows[Reader]):
-    """A list of segments that is a `SegmentSource` itself, because its segments are readers with indexes in memory or
-    in files.
+    """A list of segments that is also their `SegmentSource`: a segment in it is its own reader, and its indexes need no
+    loading.
     """
 
     __slots__ = ()

@@ -208,7 +208,9 @@ class Segment(LogFile, ABC):
                 raise DamageError(f"{self.path(LOG)} has a damaged batch: {batch}")
 
     def damaged_behind(self, position: int) -> DamagedBatch | None:
-        """Return the first damaged batch that begins at or after this position; None if there is none."""
+        """Return the first batch, at or after this position in the log file, that is known to be damaged; None if there
+        is none.
+        """
         return next((batch for batch in self.proof.damaged_batches if batch.position >= position), None)
 
     def prove_now(self) -> None:
@@ -312,7 +314,7 @@ class Segment(LogFile, ABC):
         """Find the last whole batch within `size` bytes of the log file.
 
         Args:
-            first: the batch at whose beginning these bytes begin.
+            first: the batch with which these bytes begin.
             size: the number of bytes, at least the size of `first`.
 
         Returns:

@@ -94,7 +94,7 @@ class LogSegments(ReaderRows[Segment]):
         self.bases.append(active.base_offset)
 
     def drop_first(self, count: int) -> list[Segment]:
-        """Remove the oldest segments from the list, and return them."""
+        """Remove the `count` oldest segments from the list, and return them. Their files stay."""
         assert 0 <= count < len(self._row)
         self.index_aborts()  # so that all segments have numbers
         dropped = self._row[:count]
