@@ -214,7 +214,7 @@ TIMEOUTS = [
         for one in (True, "5", [])
     ),
     ({"timeout": math.nan}, UsageError, "the timeout nan is not valid"),
-    *(({"timeout": one}, TimeoutError, "has not ended yet") for one in (0, -1, -HUGE)),
+    *(({"timeout": one}, TimeoutError, "has not ended within the timeout") for one in (0, -1, -HUGE)),
 ]
 CALLBACKS = [({"callback": one}, TypeError, "callback must be a function") for one in (None, 5, "f")]
 

@@ -34,7 +34,7 @@ def test_a_result_is_there_when_the_transaction_has_ended():
     assert not first.done()
     for call in (first.result, first.exception):
         for timeout in (0, -1, 0.001):
-            with pytest.raises(TimeoutError, match="has not ended yet"):
+            with pytest.raises(TimeoutError, match="has not ended within the timeout"):
                 call(timeout)
     assert repr(first) == "<WriteFuture of a record in t-0: pending>"
     end.set_outcome(COMMITTED)

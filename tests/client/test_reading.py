@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.client.blocking import joint
 from stablelog.client.blocking.cluster import BlockingCluster
+from stablelog.client.core import reader_start, transaction_stream
 from stablelog.client.core import transaction_reader as reader_room
-from stablelog.client.core import transaction_stream
 from stablelog.client.core.cuts import describe_cut
 from stablelog.errors import DataLossError, RefusedError, UnavailableError, UsageError
 from tests.client.blocking.test_joint import Child
@@ -280,7 +280,7 @@ def test_who_comes_back_is_told_of_segments_that_are_gone(client, topics, monkey
         cut = yield from describe_cut(*args, **named)
         return dataclasses.replace(cut, removed={(topics[0], 0): sequences[1]})
 
-    monkeypatch.setattr(reader_room, "describe_cut", gone)
+    monkeypatch.setattr(reader_start, "describe_cut", gone)
     with pytest.raises(DataLossError, match=f"all transactions after {sequences[1]} are whole"):
         next(client.read(topics, cut=True, after=sequences[0], wait=0))
     assert [one.commit_sequence for one in client.read(topics, cut=True, wait=0)] == sequences[2:]

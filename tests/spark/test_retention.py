@@ -206,7 +206,11 @@ def test_a_damaged_segment_is_named_with_its_place(stablelog_broker, tmp_path, w
     path.write_bytes(content)
     base = int(path.stem)
     # The bodies of batches are no part of the segment's proof: the decoder checks them.
-    told = f", from byte 0: .*offset {base}" if where == "record" else ": .* at byte 0.*Restore the file"
+    told = (
+        f" is damaged, in the part from byte 0 on: .*offset {base}"
+        if where == "record"
+        else ": .* at byte 0.*Restore the file"
+    )
     with pytest.raises(DamageError, match=f"{path}{told}"):
         rows({"path": str(tmp_path)}, "offset")
 

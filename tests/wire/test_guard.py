@@ -130,7 +130,7 @@ def test_a_structure_that_may_be_null_is_read_with_its_limits():
     assert (read.topic_name, read.partition_index) == ("t", 3)
     strange = tagged((9, b"xyz"))
     assert decode_request(APIS[75], 0, topic_partitions(b"\1" + cursor + strange + strange))[1].cursor == read
-    assert "begins with 2" in refused(75, 0, topic_partitions(b"\2" + cursor + b"\0\0"))
+    assert "begins with the byte 2" in refused(75, 0, topic_partitions(b"\2" + cursor + b"\0\0"))
     assert "left" in refused(75, 0, topic_partitions(b"\1" + encode_uvarint(2**15) + b"t"))
     long = encode_uvarint(2**15 + 1) + bytes(2**15)
     assert "a string has" in refused(75, 0, topic_partitions(b"\1" + long + struct.pack(">i", 3) + b"\0\0"))

@@ -257,7 +257,7 @@ def test_the_scrub_finds_a_changed_body_names_it_and_nothing_is_read_from_it(dis
             scrub.close()
 
     run(conversation)
-    assert caplog.text.count(f"scrub: {path}: the CRC of the batch of offset") == 1
+    assert caplog.text.count(f"scrub: {path} has a damaged batch") == 1
 
 
 def test_a_changed_body_is_handed_out_with_a_crc_that_does_not_hold_until_the_scrub_has_read_it(disk):

@@ -179,7 +179,7 @@ def test_a_broker_without_sasl_authenticate_is_refused():
     broker = FalseBroker()
     broker.versions = {}
     message = log_in_at(broker, **{"sasl.mechanism": "PLAIN", "sasl.password": SECRET})
-    assert "it does not support SaslAuthenticate" in message
+    assert "the broker does not support SaslAuthenticate" in message
     assert broker.received == []
 
 

@@ -10,6 +10,7 @@ import pytest
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.log.model import Isolation
+from stablelog.log.search.aborts import find_aborted
 from stablelog.log.search.times import run_lookup
 from stablelog.log.time_lookup import look_up_time
 from stablelog.spark.objects.kafka_tiers.partition import KafkaPartition
@@ -142,7 +143,7 @@ def test_the_aborted_transactions_of_any_range_are_those_of_a_linear_scan(places
     for start, end in [*places.ranges(25), (places.start, places.end), (places.end - 1, places.end)]:
         wanted = [txn for txn in every if txn[1] < end and txn[2] >= start]
         by_first = sorted(wanted, key=lambda txn: txn[1])
-        assert [txn[:3] for txn in places.local.aborted(start, end)] == wanted
+        assert [txn[:3] for txn in find_aborted(places.local, start, end)[0]] == wanted
         for remote, loaded in ((places.log.remote, places.log.loaded), (places.early, places.early_loaded)):
             found, is_complete = places.loading(loaded, lambda at=remote, a=start, z=end: at.aborted_in(a, z))
             assert [txn[:3] for txn in found] == wanted
