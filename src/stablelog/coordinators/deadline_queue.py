@@ -46,7 +46,9 @@ class DeadlineQueue(Generic[Key]):
         self._deadlines.pop(key, None)
 
     def get(self, key: Key) -> int | None:
-        """Return the deadline of a key in milliseconds of broker time; None if the key has no deadline."""
+        """Return the deadline of a key in milliseconds of broker time (which never goes back); None if the key has no
+        deadline.
+        """
         return self._deadlines.get(key)
 
     def next_ms(self) -> int | None:
@@ -67,7 +69,7 @@ class DeadlineQueue(Generic[Key]):
         return next_ms is not None and next_ms <= now_ms
 
     def pop_due(self, now_ms: int, count_max: int) -> Iterator[Key]:
-        """Remove deadlines that have passed, at most `count_max`, and yield their keys.
+        """Remove the deadlines that have passed, at most `count_max` of them, and yield their keys, the earliest first.
 
         Each deadline is removed when the caller takes its key from the iterator.
         """

@@ -25,8 +25,8 @@ from stablelog.coordinators.record_fields import Record
 
 
 class OwnedRecord(NamedTuple):
-    """A record for a coordinator's log, and the producer id of its owner: the open transaction that the record belongs
-    to.
+    """A record for a coordinator's log, and the producer id of the open transaction that owns it: the record is
+    appended as a part of this transaction.
 
     `producer_id` is None for a record outside transactions.
     """

@@ -7,15 +7,15 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def commit_log_of(group: str) -> str:
-    """Return the name of the topic that is the commit log of a transaction group: the log with the records of its
-    transactions.
+    """Return the name of the topic that is the commit log of a transaction group (topics whose commits have one order):
+    the log with the records of the group's transactions.
     """
     return f"{TRANSACTION_STATE_TOPIC}.{group}" if group else TRANSACTION_STATE_TOPIC
 
 
 def group_of_log(name: str) -> str | None:
-    """Return the transaction group whose commit log (the log with the records of its transactions) is the topic `name`;
-    None if the topic is not a commit log.
+    """Return the name of the transaction group (topics whose commits have one order) whose commit log is the topic
+    `name`: the log with the records of the group's transactions; None if the topic is not a commit log.
     """
     if name == TRANSACTION_STATE_TOPIC:
         return DEFAULT_GROUP

@@ -62,7 +62,7 @@ Step = Callable[["NameText", int], int]
 
 
 class Characters(NamedTuple):
-    """A set of characters, such as a class of characters in a regular expression.
+    """A set of characters, as an element of a regular expression matches it: one character, or a class such as `[a-z]`.
 
     Attributes:
         ranges: the first and the last character of each range in the set.
@@ -198,7 +198,7 @@ def _check_structure(pattern: str, elements: list[re.Match[str]]) -> None:
 
 def _counts(element: re.Match[str]) -> tuple[int, int]:
     """Return a pair: the least and the greatest number of times that an element of a pattern is repeated. If there is
-    no upper limit, both are the least number.
+    no upper limit, both numbers are the least one, and the caller adds the unlimited repetition itself.
     """
     repeat = element["repeat"]
     if repeat is None:
@@ -217,7 +217,7 @@ def _is_unlimited(element: re.Match[str]) -> bool:
 def _alternatives(elements: Iterator[re.Match[str]]) -> Step:
     """Build and return the function that matches the alternatives of a group, or of the whole pattern.
 
-    On return, the caller's iterator is at the element after the group.
+    On return, `elements` has advanced past the end of the group, so its next element is the one after the group.
     """
     branches: list[list[Step]] = [[]]
     for element in elements:

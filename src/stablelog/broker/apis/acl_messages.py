@@ -16,7 +16,7 @@ NO_AUTHORIZER = "the broker has no authorizer: there are no ACLs, and every clie
 
 
 class AskedFilter(Protocol):
-    """A filter of ACLs in a request."""
+    """A filter of ACLs as a request contains it, with Kafka's numbers for types, operations and permissions."""
 
     resource_type_filter: int
     resource_name_filter: str | None

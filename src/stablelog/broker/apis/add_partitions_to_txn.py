@@ -1,12 +1,12 @@
 """AddPartitionsToTxn (24): add the partitions that a transaction is about to write to.
 
-Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group.
-If one partition is refused, none is added. An offline partition is refused because it could not get the marker that
-ends the transaction, and without that end the transactional id could not begin another transaction. A partition that is
-still opening (being recovered after a start) is added. The response does not wait for the disk: the response to a
-Produce request of the transaction waits instead, until both the commit log and the partition's log are durable. Version
-notes: v4+ is used by brokers: a request can name several transactions, and with `verifyOnly` it only asks whether
-partitions are part of a transaction, so offline partitions are not refused.
+Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group
+(topics whose commits have one order). If one partition is refused, none is added. An offline partition is refused
+because it could not get the marker that ends the transaction, and without that end the transactional id could not begin
+another transaction. A partition that is still opening (being recovered after a start) is added. The response does not
+wait for the disk: the response to a Produce request of the transaction waits instead, until both the commit log and the
+partition's log are durable. Version notes: v4+ is used by brokers: a request can name several transactions, and with
+`verifyOnly` it only asks whether partitions are part of a transaction, so offline partitions are not refused.
 """
 
 from typing import TYPE_CHECKING

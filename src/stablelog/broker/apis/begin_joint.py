@@ -57,13 +57,13 @@ async def require_joint(
     """Check that the client may carry out an operation on a joint commit and on its children, the transactions that it
     commits together.
 
-    The resource of a joint commit is the transactional id `[<group>/]joint:<key>:`, with which the ids of its children
-    begin. A rule with a prefixed pattern therefore allows the joint commit and its children.
+    The resource that ACLs name for a joint commit is the transactional id `[<group>/]joint:<key>:`, with which the ids
+    of its children begin. A rule with a prefixed pattern therefore allows the joint commit and its children.
 
     Args:
         context: the client.
-        group: the transaction group.
-        key: the key of the joint commit.
+        group: the name of the transaction group, which is topics whose commits have one order.
+        key: the key, by which the client names its joint commits.
         children: the transactional ids of the children that the request names.
         operation: the operation.
 
@@ -102,8 +102,8 @@ async def _begin_version(
 async def handle(
     broker: Broker, request: "messages.BeginJointRequest", context: Context
 ) -> "messages.BeginJointResponse":
-    """Begin the version of a joint commit (of several transactions together) for a run, a start of its writer. The
-    response says whether the version is committed already.
+    """Begin the version of a joint commit (of several transactions together) for a run, which is one start of the
+    program that writes these transactions. The response says whether the version is committed already.
     """
     try:
         # Hold the lock `appending`, so that a version begins before a later request of the connection.

@@ -7,7 +7,7 @@ marker, as in any transaction. The commit is decided only after the offsets are 
 broker accepts a request of this API only if it ends open transactions and begins none. So it then refuses a commit with
 offsets, which begins a child, and a commit without an open child, which ends none. The response is sent when the
 decision is durable and the markers of all children are written to their partitions. A repeated request, even after a
-restart, gets the same response, with `already` set.
+restart, gets the same response, in which `already` says that the version was committed before.
 """
 
 import asyncio

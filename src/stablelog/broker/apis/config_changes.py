@@ -166,7 +166,8 @@ async def change_each(
     Args:
         broker: the broker.
         resources: the resources of the request.
-        change: returns the settings of a resource after the change.
+        change: called with a resource and its present settings; returns all settings that the resource has after the
+            change.
         answer: makes the part of the response for a resource from its error code and error message. The message is None
             if there is no error.
         validate_only: whether the changes are only checked.

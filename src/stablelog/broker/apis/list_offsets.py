@@ -158,8 +158,8 @@ async def _load_from_store(
 
 
 def _boundary_offset(partition: Partition, timestamp: int, isolation: Isolation) -> int:
-    """Return the offset that a special timestamp stands for: the first or the last one on the local disk, or in the
-    object store; -1 if there is no such offset.
+    """Return the offset that a special (negative) timestamp stands for, such as the first one on the local disk or the
+    last one in the object store; -1 if there is no such offset.
     """
     remote, start = partition.remote, partition.visible_start(isolation)
     if timestamp == EARLIEST:

@@ -6,9 +6,9 @@ every transactional batch, the coordinator must confirm that its producer has an
 no more batches when it is decided, or when a new producer has continued it with `keepPreparedTxn` (KIP-939), even in
 partitions that it has written to before. In transaction version 1 the client must have added the partition to the
 transaction; in version 2 (v12+) the Produce request adds it. A transaction writes only to topics of its own transaction
-group; for other topics the response has TOPIC_AUTHORIZATION_FAILED with a message. A partition that is deleted or fails
-before its batch is durable gets an error code of its own. Version notes: v3 transactional id; v8 the errors of single
-records (KIP-467); v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
+group (topics whose commits have one order); for other topics the response has TOPIC_AUTHORIZATION_FAILED with a
+message. A partition that is deleted or fails before its batch is durable gets an error code of its own. Version notes:
+v3 transactional id; v8 the errors of single records (KIP-467); v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
 """
 
 import asyncio

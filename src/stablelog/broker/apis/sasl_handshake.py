@@ -25,7 +25,7 @@ messages = API.messages
 async def handle(
     broker: Broker, request: "SaslHandshakeRequest", context: Context
 ) -> "SaslHandshakeResponse":
-    """Begin the login with the mechanism that the client has chosen, and return the mechanisms of the listener."""
+    """Begin the login with the SASL mechanism that the client has chosen, and return all mechanisms of the listener."""
     login, begun_s = context.session.login, asyncio.get_running_loop().time()
     if login is None:
         return messages.SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())

@@ -2,12 +2,12 @@
 
 Behaviour: the markers are written to the named partitions, and the transaction coordinator does not take part. A marker
 is refused if its producer epoch is older than that in the partition's producer state. An abort marker is refused if the
-coordinator has decided to commit the transaction: its commit marker follows. A marker for a commit log is refused. A
-commit marker for a commit-ordered topic is refused, because it would have no commit sequence (the number of a commit),
-by which readers order the transactions. The response is sent when the markers are durable. A disk error at one
-partition becomes the error code of that partition; the markers of the others are written. While the disk is full, a
-marker of a producer without an open transaction in the partition is refused. Version notes: v2 the transaction version,
-which decides how the epoch is checked.
+coordinator has decided to commit the transaction: its commit marker follows. A marker for a commit log (the log of a
+transaction coordinator) is refused. A commit marker for a commit-ordered topic is refused, because it would have no
+commit sequence (the number of a commit), by which readers order the transactions. The response is sent when the markers
+are durable. A disk error at one partition becomes the error code of that partition; the markers of the others are
+written. While the disk is full, a marker of a producer without an open transaction in the partition is refused. Version
+notes: v2 the transaction version, which decides how the epoch is checked.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ class BrokerQuotas:
             client_id: the client id of the request.
             size: bytes of the request.
             timer: measures the processor time of the request; None if no quota limits time.
-            mute: makes the client's connection begin no requests for a number of milliseconds.
+            mute: called with a number of milliseconds, for which the client's connection then begins no requests.
         """
         return RequestThrottle(self, user, client_id or "", size, timer, mute)
 

@@ -53,7 +53,7 @@ class FairTurns:
             raise
 
     def _pass_place_on(self) -> None:
-        """Let the next client address that waits begin its work, in place of one that has ended. Requests that were
+        """Pass the place of a piece of work that has ended on to the next client address that waits. Requests that were
         cancelled while they waited are skipped.
         """
         while self._waiting:

@@ -83,11 +83,14 @@ class ClientRates(Protocol):
     now_ms: Callable[[], int]
 
     def client_rate(self, key: QuotaKey, measured: tuple[str, str]) -> Rate:
-        """Return the rate that is measured for a client, or for several clients together, and compared with a quota."""
+        """Return the rate that is measured for a client, or for several clients together, and compared with the quota
+        of `key`. `measured` is the (user, client id) of these clients; "" stands for all users or all client ids.
+        """
 
     def client_bucket(self, measured: tuple[str, str]) -> TokenBucket:
         """Return the token bucket that limits how many partitions are created and deleted by a client, or by several
-        clients that are measured together.
+        clients that are measured together. `measured` is the (user, client id) of these clients; "" stands for all
+        users or all client ids.
         """
 
     def count_throttled(self, key: QuotaKey, ms: int) -> None:
@@ -103,7 +106,7 @@ class RequestThrottle:
         client_id: the client id of the request.
         size: bytes of the request.
         timer: measures the processor time of the request; None if no quota limits time.
-        mute: makes the client's connection begin no requests for a number of milliseconds.
+        mute: called with a number of milliseconds, for which the client's connection then begins no requests.
 
     Attributes:
         ms: the throttle time so far, in ms.

@@ -155,8 +155,8 @@ class TokenKeys:
     def _verify_token(self, token: str, rules: TokenRules) -> Identity:
         """Verify a token, and return whom it identifies.
 
-        The token names the time at which it expires by the wall clock. This time is converted to broker time, so that a
-        later change of the wall clock neither ends nor prolongs the session.
+        The token names the time at which it expires by the wall clock. This time is converted to broker time (which
+        never goes back), so that a later change of the wall clock neither ends nor prolongs the session.
         """
         assert self._keys is not None
         wall_ms = self._clock.wall_ms()

@@ -43,7 +43,7 @@ class Decided(NamedTuple):
     Attributes:
         answer: the answer to the client. The caller sends it after `wait_until_carried_out`.
         done: a future that is done when the markers of the decisions are written; None if they have no markers.
-        group: the transaction group that carries the decisions out.
+        group: the transaction group (topics and producers with one order of commits) that carries the decisions out.
     """
 
     answer: JointAnswer
@@ -64,9 +64,9 @@ class JointRequests:
     decided in their order. It releases the lock before it waits until the decisions are durable.
 
     Args:
-        group: the transaction group.
-        name: the name of the transaction group, and the key of the joint commit.
-        version: the version of the joint commit.
+        group: the transaction group, the topics and producers whose commits have one order.
+        name: the name of the transaction group, and the key, by which the client names its joint commits.
+        version: the version of the joint commit; each later commit with the key has a greater one.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class JointRequests:
             children: the children to commit, as the request names them.
 
         Raises:
-            RefusedError: a child cannot be committed, or the children change during each check.
+            RefusedError: a child cannot be committed, or the children have changed during each of several attempts to
+                check them.
             UnavailableError: a decision failed unexpectedly, and the broker stops.
         """
 
@@ -275,8 +276,8 @@ class JointRequests:
 
     async def _dismiss(self, is_wanted: Callable[[Child], bool]) -> Done:
         """Dismiss those children (transactions) of the joint commit's key for which `is_wanted` returns True: abort
-        those that are open, and forget the others. If the key has few children, the decision itself has removed them,
-        and nothing is done here.
+        those that are open, and forget the others. If the key has few children, the decision about the request has
+        removed them already, and nothing is done here.
 
         Returns:
             A future that is done when the abort markers are written; None if there are none.

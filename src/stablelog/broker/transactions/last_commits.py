@@ -39,7 +39,7 @@ class LastCommits:
 
     Args:
         topic_files: reads the files of the partitions.
-        transactions: the transaction groups that the topics belong to.
+        transactions: the transaction groups (topics whose commits have one order) that the topics belong to.
     """
 
     def __init__(self, topic_files: TopicFiles, transactions: TransactionGroups, runtime: Runtime) -> None:
@@ -66,7 +66,7 @@ class LastCommits:
 
         When all partitions of a transaction group are read, the group may decide commits again.
 
-        The caller opens no partition before this call has ended.
+        The caller must not open a partition before this call has ended.
         """
         with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="last commits") as threads:
             for group, partitions in self._unread.items():

@@ -41,7 +41,7 @@ REPORTED_PARTITION_COUNT = 2_000
 
 
 class MarkerWriter:
-    """Writes the markers of one transaction group.
+    """Writes the markers of one transaction group (topics and producers with one order of commits).
 
     Args:
         group: name of the transaction group.
@@ -133,8 +133,8 @@ class MarkerWriter:
         }
 
     def undurable_commit_markers(self) -> set[CommitMarker]:
-        """Return the commit markers that are not durable, those of the commits in `undurable_commits`. Their
-        transactional ids are unknown here, and therefore empty.
+        """Return the commit markers that are not durable: those of the commits in `undurable_commits`. The
+        transactional id in each of them is empty, because it is unknown here.
         """
         undurable: set[CommitMarker] = {
             (sequence, "", partition.topic, partition.index)
@@ -183,7 +183,8 @@ class MarkerWriter:
         so that each partition gets its markers in the order of the decisions.
 
         Args:
-            to_the_end: write everything now, as at a stop.
+            to_the_end: whether all markers are written in this turn of the event loop, as a stop of the broker needs
+                it.
         """
         if not self._queue.in_writing or to_the_end:
             # An unexpected error between two markers stops the broker: otherwise the remaining markers would never be
@@ -272,7 +273,9 @@ class MarkerWriter:
         return True
 
     def retry(self) -> None:
-        """Retry to write the markers that wait for disk space, as far as the disk has space now."""
+        """Try again to write the markers that wait for disk space. Those for which the disk still has no space continue
+        to wait.
+        """
         for target in list(self._waiting):
             partition = self._partitions.get(*target)
             if partition is not None and partition.failure is None:

@@ -24,7 +24,7 @@ class PartitionRepair:
     """Repairs the partitions that may lack markers of transactions that were decided before the broker started.
 
     Args:
-        groups: the transaction groups, rebuilt from their commit logs.
+        groups: the transaction groups (topics and producers with one order of commits), rebuilt from their commit logs.
         topics: the list of topics.
     """
 
@@ -86,8 +86,8 @@ class PartitionRepair:
         self._find_incomplete()
 
     def retry(self) -> None:
-        """Retry to write the records of decisions and the markers that wait for disk space, until the disk is full
-        again.
+        """Try again to write the records of decisions and the markers that wait for disk space. Stop if the disk is
+        full again.
         """
         for group in self._groups:
             group.retry()

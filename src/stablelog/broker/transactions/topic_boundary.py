@@ -35,8 +35,9 @@ class TopicBoundary:
         self._logged: set[tuple[str, str]] = set()
 
     def check(self, transactional_id: str, topic_name: str) -> None:
-        """Refuse a transaction's write to a topic, if the topic belongs to another transaction group (by its setting)
-        than the transactional id (by the name before its first slash).
+        """Refuse a transaction's write to a topic, if the topic belongs to another transaction group (topics with one
+        order of commits) than the transactional id. A topic names its group in a setting, a transactional id before its
+        first slash.
 
         The error code is TOPIC_AUTHORIZATION_FAILED: after this code clients abort the transaction and keep the
         producer. The message is sent in responses that have a field for it, and the broker logs it once for each group

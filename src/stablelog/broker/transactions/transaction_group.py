@@ -285,8 +285,8 @@ class TransactionGroup:
         """Write the markers of all decisions that have become durable.
 
         Args:
-            to_the_end: write everything now, as at a stop. Otherwise many markers are written in several turns of the
-                event loop.
+            to_the_end: whether all markers are written in this turn of the event loop, as a stop of the broker needs
+                it. Otherwise many markers are written in several turns.
         """
         self._markers.write_decided(to_the_end=to_the_end)
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class TransactionGroups:
-    """All transaction groups of a broker.
+    """All transaction groups of a broker. A transaction group is topics and producers with one order of commits.
 
     Args:
         make_log: creates or opens the commit log of a group. The new files are durable on return.
@@ -173,7 +173,7 @@ class TransactionGroups:
 
         Args:
             name: name of the group; empty for the default one.
-            while_full: the error code of the refusal while the disk is full.
+            while_full: says with which error code the request is refused while the disk is full.
 
         Raises:
             RefusedError: no topic belongs to the group, the name is not valid for a group, there are too many groups,
@@ -221,7 +221,8 @@ class TransactionGroups:
         return self.find_group(transactional_id) or self.default
 
     def find_group(self, transactional_id: str) -> TransactionGroup | None:
-        """Return the group that has a transactional id; None if the group does not exist and no producer has the id.
+        """Return the transaction group that has a transactional id; None if the group that the id names does not exist
+        and no producer has the id.
 
         If the default group still holds the id on behalf of an existing group, that group takes the id over first.
         """
@@ -256,8 +257,9 @@ class TransactionGroups:
     def begin_group(
         self, transactional_id: str, producer_id: int, producer_epoch: int, while_full: WhileFull
     ) -> TransactionGroup:
-        """Return the transaction group in which a transactional id begins or continues its transaction. The caller is a
-        request that adds partitions to the transaction. The first such request of a group creates the group.
+        """Return the transaction group (topics and producers with one order of commits) in which a transactional id
+        begins or continues its transaction. The caller serves a request that adds partitions to the transaction. The
+        first such request of a group creates the group.
 
         The group is created only for the producer that holds the id now. For any other producer, the result is an
         existing group that knows the id, and the coordinator of this group then refuses the caller's request.
@@ -266,11 +268,12 @@ class TransactionGroups:
             transactional_id: the transactional id.
             producer_id: producer id of the request.
             producer_epoch: producer epoch of the request.
-            while_full: the error code of the refusal while the disk is full.
+            while_full: says with which error code the request is refused while the disk is full.
 
         Raises:
-            RefusedError: no producer has the id; or the id has an open transaction of Apache Kafka; or the group cannot
-                be created, because there are too many groups, or the disk is full.
+            RefusedError: no producer has the id; or the id has an open transaction that Apache Kafka began before the
+                broker took over Kafka's data directory; or the group cannot be created, because there are too many
+                groups, or the disk is full.
         """
         group = self._groups.get(group_of(transactional_id))
         if group is None or transactional_id not in group.coordinator.table:
@@ -288,7 +291,8 @@ class TransactionGroups:
         """Return the state of a transactional id that the default transaction group holds on behalf of another group,
         because that group does not exist yet; None if it holds no such id.
 
-        A transaction of such an id is open only if Apache Kafka has begun the transaction.
+        A transaction of such an id is open only if Apache Kafka began it, before the broker took over Kafka's data
+        directory.
         """
         if group_of(transactional_id) == DEFAULT_GROUP:
             return None
@@ -318,7 +322,9 @@ class TransactionGroups:
             )
 
     def describe(self, transactional_id: str) -> TransactionMetadata | None:
-        """Return the state of a transactional id for DescribeTransactions; None if no group knows the id."""
+        """Return the state of a transactional id for DescribeTransactions; None if no transaction group (each has its
+        own coordinator) knows the id.
+        """
         group = self._groups.get(group_of(transactional_id), self.default)
         found = group.coordinator.table.get(transactional_id)
         return found if found is not None else self.default.coordinator.table.get(transactional_id)
@@ -354,7 +360,9 @@ class TransactionGroups:
             group.write_decided()
 
     def write_decided(self) -> None:
-        """Write the markers of all decisions that are durable, in all groups, before the broker stops."""
+        """Write the markers of all durable decisions to commit or abort, in all transaction groups, before the broker
+        stops.
+        """
         for group in self:
             group.write_decided(to_the_end=True)
 

@@ -102,7 +102,7 @@ class JoinRequest:
 class SyncRequest:
     """A SyncGroup request: a member requests its assignment.
 
-    The request of the group's leader contains the assignments of all members, by member id.
+    Only the request of the group's leader contains assignments: those of all members, by member id.
     """
 
     group_id: str

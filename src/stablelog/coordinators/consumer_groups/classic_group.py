@@ -79,7 +79,7 @@ class IllegalStepError(Exception):
 
 
 class Due(Enum):
-    """The kinds of deadlines of a group. What is due then is, for example, the end of a member's session."""
+    """The kinds of deadlines of a group: what the coordinator has to do then, such as to end a member's session."""
 
     JOIN = "the join phase ends"
     SYNC = "the sync phase ends"
@@ -89,7 +89,7 @@ class Due(Enum):
 
 
 class Alarm(NamedTuple):
-    """The key of a deadline of a group: its kind and the group.
+    """The key of a deadline of a group in the queue of deadlines: the kind of the deadline and the group.
 
     `member_id` is set only for `Due.SESSION` and `Due.REVOCATION`.
     """
@@ -201,7 +201,9 @@ class ClassicGroup:
     # -- members ---------------------------------------------------------------------------------------------
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
-        """Add a member. The first member sets the group's protocol type, and becomes the leader."""
+        """Add a member. The first member of an empty group becomes the leader, and its protocol type becomes that of
+        the group.
+        """
         assert member.member_id not in self.members
         assert member.group_instance_id is None or member.group_instance_id not in self.static_ids
         if not self.members:

@@ -262,7 +262,7 @@ class GroupCoordinator:
             membership: the member that commits.
             retention_ms: the time after which the offsets expire, instead of the broker's retention (request v2 to v4).
             knows_missing_group: whether the client supports GROUP_ID_NOT_FOUND (request v9+).
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
         """
         missing = ErrorCode.group_id_not_found if knows_missing_group else ErrorCode.illegal_generation
         try:

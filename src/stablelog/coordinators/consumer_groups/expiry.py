@@ -24,7 +24,8 @@ def offset_expiry_ms(
         retention_ms: the broker's retention time of offsets.
 
     Returns:
-        Broker time in ms; None if the offset does not expire in the group's present state.
+        The time in ms, by broker time, which never goes back; None if the offset does not expire in the group's present
+        state.
     """
     since_ms = offset.commit_ms
     if isinstance(group, ConsumerGroup):
@@ -64,8 +65,8 @@ class Expiry:
         self._check_by(group, now_ms + min(FIRST_CHECK_MS, self._config.offsets_check_interval_ms))
 
     def check_soon(self, group: AnyGroup, now_ms: int) -> None:
-        """Schedule a check of the group's offsets after a change: the offsets, or the group itself, may expire earlier
-        now.
+        """Schedule a check of the group's offsets after a change of the group, because the offsets or the group itself
+        may now expire earlier than at the scheduled check.
         """
         self._check_by(group, now_ms + self._config.offsets_check_interval_ms)
 

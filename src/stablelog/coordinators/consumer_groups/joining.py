@@ -100,8 +100,8 @@ class Joining:
     def join(
         self, group: ClassicGroup, request: JoinRequest, token: Token, decision: Decision, now_ms: int
     ) -> None:
-        """Let a member join the next generation of its group. If the join changes nothing, answer with the current
-        generation.
+        """Let a member join the next generation of its group. If the join changes nothing, the member gets the current
+        generation as the answer at once.
 
         Raises:
             RefusedError: the member cannot join; the message says why. Nothing has changed, except that a member may be
@@ -214,8 +214,8 @@ class Joining:
         answer_join(member, answer, decision)
 
     def _unchanged_generation(self, group: ClassicGroup) -> bytes | None:
-        """Return the record of the present generation, which stays unchanged although a static member was replaced by
-        its restarted client.
+        """Return the record of the present generation, if the generation can stay unchanged although a restarted client
+        has taken the place of a static member.
 
         Returns:
             The encoded value of the record; None if the replacement needs a new generation.

@@ -89,8 +89,9 @@ def valid_offsets(
         commits: the offsets of the request.
         codes: gets the error code of each partition; `ErrorCode.none` for an offset that is yielded.
         metadata_size_max: the maximum size in bytes of the metadata of one offset.
-        expire_ms: the time at which the offsets expire; negative for the retention of the broker.
-        now_ms: broker time.
+        expire_ms: the time at which the offsets expire, in ms of broker time (which never goes back); negative if the
+            broker's retention decides.
+        now_ms: broker time, which never goes back, in ms.
     """
     for partition, commit in commits.items():
         metadata = commit.metadata or ""

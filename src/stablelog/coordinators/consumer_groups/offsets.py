@@ -78,7 +78,7 @@ class _TransactionOffsets:
 class _UnappliedOffsets(Mapping[TopicPartition, OffsetAndMetadata]):
     """The committed offsets of a group while some offsets of ended transactions are not applied to it yet.
 
-    For each partition, the offset with the latest record counts.
+    It is read like one mapping: for each partition it has the offset with the latest record in the log.
 
     Args:
         layers: one mapping with the offsets that are applied to the group, and one for each committed transaction whose
@@ -271,8 +271,8 @@ class GroupOffsets:
         return (txn.by_group[group_id] for txn in self._by_group.get(group_id, ()) if txn.is_open)
 
     def pending_partitions(self, group_id: str) -> AbstractSet[TopicPartition]:
-        """Return the partitions for which open transactions have offsets of the group, always in the same order. These
-        offsets are pending: they take effect with the commit marker.
+        """Return the partitions with pending offsets of the group: offsets in open transactions, which take effect with
+        the commit marker. As long as nothing changes, the order of the partitions stays the same.
         """
         return dict.fromkeys(itertools.chain.from_iterable(self._pending_of(group_id))).keys()
 

@@ -56,7 +56,8 @@ class Rebalances:
         """Begin a join phase of the group, in which its members send JoinGroup, or end the present one if all members
         have joined.
 
-        A group that was empty before the present join phase still waits for more members.
+        The first join phase of a group that was empty does not end here: it lasts until the wait for more members is
+        over.
         """
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             self.rebalance(group, decision, now_ms)
@@ -211,7 +212,7 @@ class Rebalances:
             member_id: the member.
             group_instance_id: the instance id of a static member; None for any other member.
             generation: the generation that the request names.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
         """
         check_member(group, member_id, group_instance_id)
         check_generation(group, generation)
@@ -363,8 +364,8 @@ def answer_sync(member: ClassicMember, answer: SyncAnswer, decision: Decision) -
 
 
 def record_generation(group: ClassicGroup, value: bytes, decision: Decision) -> None:
-    """Append the record of a group's generation, with the encoded `value`, to a decision (the records and answers to
-    carry out).
+    """Append the record of a group's generation to a decision, whose records the broker writes to the offsets log.
+    `value` is the encoded value of the record.
     """
     group.recorded = value
     decision.records.append((encode_group_key(group.group_id), value))

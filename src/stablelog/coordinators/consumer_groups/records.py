@@ -125,10 +125,11 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def encode_offset_value(value: OffsetValue) -> bytes:
-    """Encode the value of a committed offset in the version that Kafka uses for it.
+    """Encode the value of a committed offset in the version that Kafka uses: 1 if the offset has an expiry time of its
+    own, otherwise 3.
 
-    An offset that is marked as repeated (a copy that was appended before the log was trimmed) has version 4, with a
-    tagged field of stablelog.
+    Only an offset that is marked as repeated (a copy that was appended before the log was trimmed) has version 4, with
+    a tagged field of stablelog.
     """
     offset, leader_epoch = INT64.pack(value.offset), INT32.pack(value.leader_epoch)
     commit_ms, expire_ms = INT64.pack(value.commit_ms), INT64.pack(value.expire_ms)

@@ -73,7 +73,7 @@ class GroupTable:
     # -- start and trimming ----------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> AnyGroup | None:
-        """Apply a record of the offsets log to the table. Unknown kinds of records are skipped.
+        """Apply a record of the offsets log to the table. A record whose key has an unknown kind is skipped.
 
         Args:
             key: the record's key.

@@ -37,10 +37,11 @@ class Decision(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The records and markers of a decision that the coordinator is still making. Its methods add to them.
+    """A draft of a decision: the records and markers of a decision that the coordinator is still making. The steps that
+    make the decision add to both lists.
 
     Attributes:
-        now_ms: broker time.
+        now_ms: broker time, which never goes back, in ms.
         records: records for the commit log.
         markers: markers for the partitions.
     """

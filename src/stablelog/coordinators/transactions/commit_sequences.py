@@ -14,19 +14,21 @@ FIRST_SEQUENCE: Final = 1  # The first commit sequence is 1, so that 0 stands fo
 
 
 class CommitSequences:
-    """The commit sequences of one transaction group: the numbers of its commits, in their order.
+    """The commit sequences of one transaction group (topics whose commits have one order): the numbers of these
+    commits.
 
     A joint commit commits the transactions of several producers together. If there are many, it takes several decisions
     with the same commit sequence. Between the first and the last of these decisions the commit is *held*, and no other
     transaction of the group can be committed.
 
     Args:
-        group: the transaction group.
+        group: the name of the transaction group.
 
     Attributes:
         next: the commit sequence of the next commit.
-        are_known: whether the next commit sequence is certain. It is False after a start of the broker, while
-            partitions may contain commit sequences that the commit log has lost. No transaction can be committed then.
+        are_known: whether the next commit sequence is certain. It is False after a start of the broker, as long as a
+            partition that is not open yet may contain a commit sequence that the commit log has lost. Until it is True,
+            no transaction can be committed.
         assigned_count: the number of commit sequences that were assigned since the broker's start.
     """
 
@@ -52,7 +54,7 @@ class CommitSequences:
         return self.next if self._held is None else self._held
 
     def check_commit_allowed(self) -> None:
-        """Check that a transaction of the transaction group can be committed now.
+        """Check that a transaction of the transaction group (topics whose commits have one order) can be committed now.
 
         Raises:
             RefusedError: after a start of the broker, the number of the next commit is not known yet; or a joint commit
@@ -73,7 +75,7 @@ class CommitSequences:
     def assign_next(self) -> int:
         """Return the commit sequence (number) of the next commit of the group, and advance to the one after it.
 
-        The caller must decide the commit at once: a number that is taken and not used would leave a gap.
+        The caller must decide the commit at once: a number that was assigned and is not used would leave a gap.
         """
         assert self.are_known
         assert self._held is None
@@ -85,7 +87,7 @@ class CommitSequences:
         """Hold the last assigned commit, a joint commit that takes several decisions: its further decisions will use
         the same commit sequence (number of the commit).
 
-        Other transactions of the group cannot be committed until `release_held`.
+        Until `release_held`, only these decisions may commit transactions of the group: no other commit gets a number.
         """
         assert self._held is None
         assert self.last >= FIRST_SEQUENCE

@@ -84,12 +84,12 @@ class TransactionCoordinator:
             since its start, OFFSET_UNKNOWN for a partition that it does not know. After a crash these offsets
             distinguish a TV1 transaction from the producer's next one.
         marker_barrier: returns a marker barrier: a function that tells whether all markers that were written before the
-            call of `marker_barrier` are durable. The result is True, False (not yet) or None (never). Without this
-            argument, the coordinator uses no producer id a second time.
+            call of `marker_barrier` are durable. The result is True, False (not yet) or None (never). A producer id is
+            used again only after True, and without this argument never.
 
     Attributes:
-        table: the state of the group.
-        joint: the joint commits of the group.
+        table: the state of the transaction group in memory, with its transactional ids.
+        joint: the joint commits of the group, each of which commits the transactions of several producers together.
         producers: answers InitProducerId.
     """
 
@@ -143,7 +143,7 @@ class TransactionCoordinator:
             partitions: the partitions; the offsets log is a partition like any other.
             api_version: version of AddPartitionsToTxn or AddOffsetsToTxn; ignored with transaction version 2.
             transaction_version: the transaction version: 1 (TV1) or 2 (TV2).
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
 
         Returns:
             A decision whose answer has the error code of each partition.
@@ -183,11 +183,11 @@ class TransactionCoordinator:
         """Mark the producer's transaction as abort-only, because the broker refused to add a partition to it. The
         producer can then only abort the transaction.
 
-        Without this mark, clients with transaction version 1 would handle the refusal wrongly. librdkafka also aborts
-        a transaction that has not begun at the coordinator. Such a request looks like an abort of the previous
-        transaction, and its refusal would end the producer. aiokafka does not abort the records that it has written to
-        other partitions, and would commit them with its next transaction. So `end` accepts the abort of librdkafka.
-        When the producer begins its next transaction, `add_partitions` aborts the records that aiokafka has left.
+        Without this mark, two clients with transaction version 1 would handle the refusal wrongly. librdkafka sends an
+        abort even if no transaction has begun at the coordinator. This abort looks like one of the previous
+        transaction, and its refusal would end the producer; with the mark, `end` accepts it. aiokafka sends no abort
+        for the records that it has written to other partitions, and would commit them with its next transaction; with
+        the mark, `add_partitions` aborts them when that transaction begins.
         """
         txn = self.table.get(transactional_id)
         if txn is not None and txn.client == (producer_id, producer_epoch):
@@ -252,9 +252,9 @@ class TransactionCoordinator:
             producer_epoch: producer epoch of the request.
             commit: whether the request commits or aborts.
             api_version: version of EndTxn.
-            open_only: whether only the end of an open transaction may add records to the commit log. Any other request
-                that would add a record gets the answer COORDINATOR_LOAD_IN_PROGRESS, and changes nothing.
-            now_ms: broker time.
+            open_only: whether only a request that ends an open transaction may add records to the commit log. Any other
+                request that would add one gets COORDINATOR_LOAD_IN_PROGRESS, and changes nothing.
+            now_ms: broker time, which never goes back, in ms.
 
         Returns:
             A decision. A commit gets the answer COORDINATOR_LOAD_IN_PROGRESS after a start, until the number of the
@@ -444,7 +444,7 @@ class TransactionCoordinator:
             held: the marker orders (each orders one marker) that waited until the partition was open, oldest first. The
                 decision's markers include all markers in `held` that the partition still needs. When these are written,
                 all orders in `held` count as written to this partition.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
         """
         open_in_it = [TransactionInPartition(*txn) for txn in found]
         return self._reconciliation.reconcile(target, open_in_it, held, now_ms=now_ms)

@@ -49,7 +49,7 @@ class TransactionEnder:
 
     Args:
         table: the group's transactional ids.
-        group: the transaction group.
+        group: the name of the transaction group.
         coordinator_epoch: epoch of the coordinator, for the markers.
         end_offsets: a function that returns the present end offset of each given partition; OFFSET_UNKNOWN for a
             partition whose end offset is unknown.
@@ -112,13 +112,15 @@ class TransactionEnder:
         Args:
             transactional_id: the transactional id.
             txn: its state before the decision.
-            state: its state after the decision: to commit or to abort, or complete if no partition needs a marker.
-            draft: gets the record and the marker order.
+            state: its state after the decision: PREPARE_COMMIT or PREPARE_ABORT, or complete if no partition needs a
+                marker.
+            draft: the decision that is being made, to which the record and the marker order are added.
             version: the transaction version of the request.
             raise_epoch: whether the producer gets a new epoch after the transaction.
-            owner_may_ask: whether the producer may still use its old epoch once, to learn the new one: its request is
-                then answered and not refused.
-            commit_sequence: the commit sequence that all transactions of a joint commit share; None to take a new one.
+            owner_may_ask: whether the owner of the id (its present producer) may still send a request with its old
+                epoch, such as InitProducerId, to learn the new one. If False, such a request is refused.
+            commit_sequence: the number of the commit in its transaction group, given for a joint commit, all
+                transactions of which share one number; None to take the next number.
 
         Returns:
             The new state.
@@ -212,12 +214,14 @@ class TransactionEnder:
         Args:
             transactional_id: the transactional id.
             txn: its state.
-            event: why the transaction ends.
-            draft: gets the record and the marker order.
+            event: why the transaction ends, such as its timeout. It determines whether the transaction is committed.
+            draft: the decision that is being made. The record of the end is added to it, and the marker order, which is
+                the instruction to write the end markers.
             raise_epoch: whether the producer gets a new epoch after the transaction.
-            owner_may_ask: whether the producer may still use its old epoch once, to learn the new one: its request is
-                then answered and not refused.
-            commit_sequence: the commit sequence that all transactions of a joint commit share; None to take a new one.
+            owner_may_ask: whether the owner of the id (its present producer) may still send a request with its old
+                epoch, such as InitProducerId, to learn the new one. If False, such a request is refused.
+            commit_sequence: the number of the commit in its transaction group, given for a joint commit, all
+                transactions of which share one number; None to take the next number.
 
         Raises:
             RefusedError: no transaction is open. Nothing has changed.
@@ -240,7 +244,8 @@ class TransactionEnder:
     ) -> None:
         """Abort the open transaction and raise the epoch, so that the producer's requests with its epoch are refused.
 
-        With `owner_may_ask`, the producer can learn the new epoch by InitProducerId.
+        `owner_may_ask` says whether the owner of the id (its present producer) can still learn the new epoch: by
+        InitProducerId with its old one.
 
         Raises:
             RefusedError: no transaction is open. Nothing has changed.
@@ -253,7 +258,7 @@ class TransactionEnder:
 
         The marker usually has a higher epoch than the transaction's records, so that the partition refuses late writes
         of the transaction. If a producer still uses the epoch of the records, the marker has this same epoch, because
-        a higher one would also refuse the producer's new records.
+        after a higher one the partition would also refuse the producer's new records.
         """
         epoch = min(found.producer_epoch + 1, EPOCH_MAX)
         transactional_id = self._table.owner_of(found.producer_id)

@@ -44,7 +44,7 @@ class Initialization:
     Args:
         config: the coordinator's settings.
         table: the group's transactional ids.
-        ending: ends transactions.
+        ending: makes the decisions that end transactions.
         joint: the joint commits, each of which commits the transactions of several producers together.
     """
 
@@ -83,7 +83,7 @@ class Initialization:
             keep_prepared: whether the producer keeps the open transaction of the transactional id, to commit or abort
                 it (KIP-939). Otherwise the open transaction is aborted.
             api_version: the version of InitProducerId.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
 
         Returns:
             A decision whose answer has the producer id and epoch, or the error code of a refused request.
@@ -118,13 +118,14 @@ class Initialization:
         return draft.decision(answer)
 
     def import_id(self, transactional_id: str, held: TransactionMetadata, *, now_ms: int) -> Decision[None]:
-        """Add a transactional id to this transaction group. Until now, the default group has held the id. The producer
-        of the id keeps its producer id and epoch.
+        """Add a transactional id to this transaction group. Until now, the default group (that of topics without a
+        group) has held the id, because this group had no commit log. The producer of the id keeps its producer id and
+        epoch.
 
         Args:
             transactional_id: the id, which this group does not have.
             held: the state of the id in the default group, without an open transaction.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
         """
         assert not held.state.is_open
         assert transactional_id not in self._table
@@ -196,7 +197,8 @@ class Initialization:
     def _new_incarnation(
         self, transactional_id: str, txn: TransactionMetadata, timeout_ms: int, draft: Draft, *, owner: bool
     ) -> InitAnswer:
-        """Assign the next producer epoch to a producer whose transactional id has no open transaction.
+        """Begin a new incarnation of a producer whose transactional id has no open transaction: assign the next
+        producer epoch to it.
 
         A new producer may have waited until the transaction of the previous producer was aborted. It then gets the
         epoch with which the previous producer was fenced, because no producer has used this epoch. (With TV1 the epoch

@@ -36,7 +36,7 @@ class TransactionInPartition(NamedTuple):
 
 
 class MarkerOrder(NamedTuple):
-    """An order to write one marker, which ends one transaction, into partitions.
+    """A marker order: the instruction to write one marker, which ends one transaction, into partitions.
 
     Attributes:
         transactional_id: the id of the transaction. The broker calls `markers_done` with this id when the marker is
@@ -45,7 +45,7 @@ class MarkerOrder(NamedTuple):
         producer_id: the producer id of the marker.
         producer_epoch: the producer epoch of the marker; the transaction's records may have a lower one.
         type: whether the marker commits or aborts.
-        group: the transaction group.
+        group: the name of the transaction group, which is topics whose commits have one order.
         commit_sequence: the number of the commit in its transaction group; -1 for an abort.
         coordinator_epoch: the epoch of the coordinator.
         partitions: the partitions that get the marker.

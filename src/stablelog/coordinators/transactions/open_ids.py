@@ -8,7 +8,8 @@ from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, Transac
 
 
 class OpenIds:
-    """The transactional ids with an open transaction. They are also found by producer id, timeout and decision.
+    """The transactional ids with an open transaction. They can also be looked up by producer id, by the time of their
+    timeout, and in the order of their decisions.
 
     Attributes:
         txns: the state of each id. Callers only read it.

@@ -39,7 +39,7 @@ def with_partitions(
         txn: its state.
         wanted: the partitions to add.
         version: the transaction version of the request.
-        now_ms: broker time.
+        now_ms: broker time, which never goes back, in ms.
 
     Raises:
         RefusedError: no partition can be added in this state.
@@ -70,12 +70,12 @@ def with_partitions(
 
 
 class Reconciliation:
-    """Compares the open transactions of a partition, when it was opened after a crash, with the commit log, and decides
-    which of them are ended and which are continued.
+    """Compares the transactions that are open in a partition with the commit log, when the partition was opened after a
+    crash. Decides which of these transactions are ended and which are continued.
 
     Args:
         table: the group's transactional ids.
-        ending: ends transactions.
+        ending: makes the decisions that end transactions.
     """
 
     def __init__(self, table: TransactionTable, ending: TransactionEnder) -> None:

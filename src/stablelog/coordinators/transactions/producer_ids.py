@@ -19,7 +19,8 @@ GIVEN_ID_MAX: Final = 2**62 - 1
 
 
 class ProducerIdSpace:
-    """The producer ids that are in use, for all transaction groups of a broker.
+    """The producer ids that are in use, for all transaction groups of a broker. Each group, which has a commit log of
+    its own, reserves blocks of them.
 
     Attributes:
         reserved_end: the next block of producer ids that a group reserves begins at this id or later.
@@ -48,14 +49,15 @@ class ProducerIdSpace:
 
 
 class ProducerIds:
-    """The producer ids of one transaction group: reserves them in blocks, and hands out each id once.
+    """The producer ids of one transaction group (topics and producers with one commit log): reserves them in blocks,
+    and hands out each id once.
 
     Args:
         block_size: the number of ids in a block.
         space: the producer ids that all groups of the broker use.
 
     Attributes:
-        reserved_end: the group's commit log reserves ids below this one.
+        reserved_end: all ids that the group's commit log has reserved are below this one.
     """
 
     def __init__(self, block_size: int = BLOCK_SIZE, space: ProducerIdSpace | None = None) -> None:

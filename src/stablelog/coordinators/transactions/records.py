@@ -126,7 +126,9 @@ class TransactionGroupKey(NamedTuple):
 
 
 class JointKey(NamedTuple):
-    """The key of the record with the state of a joint commit (several transactions that are committed together)."""
+    """The key of the commit log's record about a joint commit, which commits several transactions together: the
+    transaction group, and the name that the client gives to its joint commits.
+    """
 
     name: JointName
 

@@ -117,8 +117,8 @@ class DecisionHistory:
     def records(self) -> Iterator[Record]:
         """Return an iterator over the records of the decisions in the history, in the order of the decisions.
 
-        When the older part of the commit log is deleted, these records must be kept: some of their partitions have not
-        been opened yet and may need the markers.
+        The caller appends them again before it deletes the older part of the commit log: some of their partitions have
+        not been opened yet and may need the markers.
         """
         for transactional_id, value in self._decisions.values():
             yield transaction_key(transactional_id), value
@@ -156,15 +156,15 @@ def markers_for(
     held: Sequence[MarkerOrder],
     end_rank: int,
 ) -> tuple[list[MarkerOrder], list[TransactionInPartition]]:
-    """Decide which markers a partition still needs after a crash, and which of its open transactions nobody has
-    decided.
+    """Decide which markers a partition still needs after a crash, and which of its open transactions match no decision
+    in the commit log.
 
     Args:
         target: the partition.
         found: the open transactions in it, at most one of each producer id.
         past: by producer id, marker orders (each orders one marker) made from the decisions for `target` that are older
             than the broker's start; only for the producer ids in `found` and `held`.
-        held: marker orders for `target` that could not be written yet, in the order of their decisions.
+        held: marker orders for `target` that have waited until it was open, in the order of their decisions.
         end_rank: the rank of the first decision since the broker's start.
 
     Returns:

@@ -32,7 +32,8 @@ def code_for_version(code: ErrorCode, api_version: int, knows_fenced: int) -> Er
 def code_for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
     """Convert the coordinator's error code to the one that the Produce response contains.
 
-    Producers with TV1 (transaction version 1) retry a batch only after errors that replication can cause.
+    The codes differ because producers with TV1 (transaction version 1) retry a batch only after errors that replication
+    can cause.
 
     Args:
         code: the coordinator's error code.

@@ -54,10 +54,11 @@ class Pair(NamedTuple):
 
 @dataclass(slots=True)
 class CommitLog:
-    """The state of a transaction group as the copied records of its commit log show it.
+    """The state of a transaction group (topics and producers with one commit log), as the records of its commit log
+    show it that were copied to the object store.
 
     Attributes:
-        group: the transaction group.
+        group: the name of the transaction group.
         states: the last state of each transactional id.
         commits: the committed transactions, by transactional id and commit sequence. Only those whose record in the log
             still names the partitions are here.
@@ -134,7 +135,7 @@ class Torn(NamedTuple):
 
 
 def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, TransactionMetadata], bool]) -> list[Torn]:
-    """Return the torn commits: all transactions of commits that the object store has only in part, in the order of the
+    """Return all transactions of torn commits (those that the object store has only in part), in the order of the
     commits.
 
     Args:
@@ -179,7 +180,8 @@ def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, 
     """Return what a restored broker needs to continue after the commit logs that were copied.
 
     Args:
-        logs: the states of the groups. They include the producer ids and commit sequences that other logs contain.
+        logs: the states of the transaction groups. Their end numbers already cover the producer ids and commit
+            sequences that the copied partitions contain.
         now_ms: the present time.
 
     Returns:
@@ -207,8 +209,8 @@ def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, 
 
 
 def _fenced(txn: TransactionMetadata, producer_id: int, now_ms: int) -> TransactionMetadata:
-    """Return the fenced state of a transactional id: the producer that has used the id until now gets an error with its
-    next request.
+    """Return the fenced state of a transactional id, with a new producer id: the producer that has used the id until
+    now gets an error with its next request.
     """
     if txn.state.is_decided:
         return txn._replace(

@@ -53,10 +53,11 @@ LISTED_AT_ONCE: Final = 100  # The number of ids in one slice of a list.
 
 
 class TransactionTable:
-    """The transactional ids of one transaction group. `len` returns the number of ids.
+    """The transactional ids of one transaction group (topics and producers with one commit log). `len` returns the
+    number of ids.
 
     Args:
-        group: the transaction group.
+        group: the name of the transaction group.
         expiration_ms: the time without use after which an id is forgotten.
         producer_ids: hands out producer ids.
         marker_barrier: a function that the table calls when it forgets a child of a joint commit. It returns a marker
@@ -64,7 +65,8 @@ class TransactionTable:
             call are durable.
 
     Attributes:
-        history: decisions from before the broker's start, for partitions that have not been opened yet.
+        history: the decisions to commit or abort from before the broker's start, kept for the partitions that have not
+            been opened yet and may lack their markers.
         joints: the keys of joint commits, each of which commits several transactions together.
         sequences: numbers the commits of the group.
         abort_only: by transactional id, the producer whose transaction was refused a partition, and can only be
@@ -108,7 +110,7 @@ class TransactionTable:
         return list(self._idle)
 
     def require_state(self, transactional_id: str) -> TransactionMetadata:
-        """Return the state of a transactional id. The caller must know that the id exists: an unknown id is a bug."""
+        """Return the state of a transactional id. The id must exist: an unknown id is a bug of the caller."""
         txn = self.get(transactional_id)
         assert txn is not None, f"{transactional_id} is unknown"
         return txn
@@ -183,7 +185,7 @@ class TransactionTable:
             producer_ids: producer ids; empty for all.
             duration_ms: list only transactions that have been open for longer; negative for all.
             id_pattern: a regular expression for the whole id; None or empty for all.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
 
         Returns:
             A pair: the slices, each a list that is made when it is taken; and the names in `states` that are not names
@@ -350,12 +352,12 @@ class TransactionTable:
 
         Args:
             leader_epoch: the broker's leader epoch; the leader epochs that Kafka has written are lower.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
 
         Returns:
             Records that replace Kafka's decisions with transaction version 1 that still lack markers. The new records
-            also contain an end for each partition, before all offsets of this leader epoch. They must be durable
-            before any client writes to a partition.
+            also contain, for each partition, an end offset that lies before all offsets of this leader epoch. All of
+            them must be durable before any client writes to a partition.
         """
         self.joints.finish_replay(now_ms)
         if self._latest_ms > now_ms:

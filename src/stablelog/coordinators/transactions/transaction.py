@@ -88,8 +88,8 @@ class TransactionMetadata(NamedTuple):
 
     @property
     def decided_under(self) -> int:
-        """The leader epoch at the time of the decision; -1 if the transaction is not decided, or its decision raises
-        the producer epoch.
+        """The leader epoch at the time of the decision; -1 if no decision is made, or if the decision raises the
+        producer epoch, because it then contains no end offsets.
         """
         return self.ends.leader_epoch if self.ends else NO_EPOCH
 
@@ -97,8 +97,9 @@ class TransactionMetadata(NamedTuple):
     def lacks_ends(self) -> bool:
         """Whether this is a decision of Apache Kafka that has no end offsets and keeps the producer epoch.
 
-        The producer's next transaction has the same id and epoch, so only the order of the records in the partition's
-        log tells the two transactions apart: see `transactions.recovery`.
+        The producer's next transaction has the same producer id and epoch, and no end offset tells the two apart: such
+        a decision can therefore not say whether an open transaction is the one that it ends (see
+        `transactions.recovery`).
         """
         return self.state.is_decided and self.transaction_epoch == self.producer_epoch and not self.ends
 

@@ -22,8 +22,8 @@ class Subscriber(NamedTuple):
     """A member of the group, as an assignor gets it.
 
     Attributes:
-        sort_key: the assignor processes members in the order of this key. A static member keeps its place under its
-            instance id.
+        sort_key: the assignor processes members in the order of this key, so that its result depends only on the
+            members. The key of a static member has its instance id, which a restart of the member keeps.
         topic_ids: the topics that the member subscribes to. Each exists.
         former: the member's former target assignment.
     """

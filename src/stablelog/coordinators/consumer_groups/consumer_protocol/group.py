@@ -81,7 +81,8 @@ class ConsumerMember:
     Attributes:
         selection_key: the member's pattern and rights, which identify the topics that it selects; None without a
             pattern, or before the first heartbeat since the start of the broker or since the pattern has changed.
-        assigned_from: the topics that the pattern selected when they last raised the group's epoch; None after a start.
+        assigned_from: the topics that the pattern selected when a change of them last raised the group's epoch; None
+            after a start of the broker.
     """
 
     member_id: str
@@ -105,7 +106,7 @@ class ConsumerGroup:
         topics_version: the version of the broker's list of topics with which `topics_hash` was last compared; None if
             there was no comparison since the start or since a subscription has changed.
         selections: the topics that members' patterns select. A member's heartbeat resolves its pattern, by its rights.
-        is_planned: whether the group waits for a target assignment that the caller computes outside of heartbeats.
+        is_planned: whether the caller has to compute a target assignment that is too large for a heartbeat.
         plan_in_work: the input of the target assignment that the caller is computing; None if it computes none.
     """
 
@@ -362,7 +363,7 @@ class ConsumerGroup:
         return [(self._key(TARGET_EPOCH_KEY_VERSION), None), (self._key(GROUP_EPOCH_KEY_VERSION), None)]
 
     def is_owned_by_other(self, member_id: str) -> Callable[[TopicIdPartition], bool]:
-        """Return a function that tells of a partition whether another member than this one owns it."""
+        """Return a function that tells whether a given partition is owned by another member than `member_id`."""
         return lambda partition: self.owners.get(partition, member_id) != member_id
 
     @property

@@ -120,7 +120,7 @@ class ConsumerGroups:
         Args:
             request: the request.
             topics: the topics of the broker.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
 
         Returns:
             A decision whose answer has the member's epoch and, if it has changed, its assignment; or the error code.

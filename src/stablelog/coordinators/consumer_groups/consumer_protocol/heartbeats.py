@@ -210,8 +210,8 @@ class Heartbeats:
     ) -> None:
         """Apply a large target assignment, which was computed from a plan, to the group.
 
-        If the group has changed since the plan was made, another plan is needed: the group is marked
-        (`ConsumerGroup.is_planned`), and the caller computes a target assignment from that plan, too.
+        If the group has changed since the plan was made, it needs a further target assignment:
+        `ConsumerGroup.is_planned` is then True, and the caller makes another plan and computes that assignment, too.
         """
         decision.records.extend(group.apply_target(plan, target, is_changed=False))
         group.plan_in_work = None

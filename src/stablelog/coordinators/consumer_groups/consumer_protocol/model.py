@@ -79,8 +79,8 @@ class PatternSelection:
         pattern: the pattern.
         rights: identifies the member's rights to describe topics: equal for members with equal rights, whatever the
             ACLs are.
-        rights_version: the version of the ACLs when the pattern was resolved.
-        seen: the names of all topics when the pattern was resolved.
+        rights_version: the version of the broker's ACLs at the time when the topics were selected.
+        seen: the names of all topics at that time, selected or not.
         names: the names of the selected topics.
     """
 

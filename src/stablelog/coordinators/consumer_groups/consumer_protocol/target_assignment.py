@@ -47,7 +47,7 @@ class AssignmentPlan:
     Attributes:
         epoch: the group's epoch.
         target_epoch: the epoch of the former target assignment.
-        topics_version: the version of the broker's topics.
+        topics_version: the version of the broker's list of topics, which changes with each change of a topic.
         topics_hash: the hash of the subscribed topics at the group's present epoch, by which a change of topics is
             noticed.
         is_due: whether the target assignment must be computed even if the topics have not changed, because members or

@@ -71,11 +71,11 @@ class AcceptedChildren:
         return transactional_id in self._accepted
 
     def accept_children(self, name: JointName, transactional_ids: Iterable[str]) -> None:
-        """Accept the children of a joint commit, which are its transactions: from now on they are committed, and only
-        the decision that ends each of them is missing.
+        """Accept the children of a joint commit, the transactions that it commits together: from now on they are
+        committed, and only the decision that ends each of them is missing.
 
-        The caller has just added the record of the key of the joint commit to the commit log. This record has the last
-        commit sequence (number of a commit).
+        The caller has just added the record of the key of the joint commit to the commit log. The number of this joint
+        commit (its commit sequence) is the last one that the group has assigned.
         """
         assert not self.is_pending
         self._name = name
@@ -87,7 +87,8 @@ class AcceptedChildren:
 
     def end_next_children(self, draft: Draft, count_max: int = ENDED_AT_ONCE) -> None:
         """Decide the commit of the next accepted children (transactions of a joint commit that is recorded already), at
-        most `count_max`. The decision about the last child also ends the joint commit.
+        most `count_max`. The decision about the last child also ends the joint commit, so that other transactions can
+        be committed again.
         """
         assert self._name is not None
         state = self._table.joints.get(self._name)
@@ -138,7 +139,8 @@ def end_child(
         txn: the state of the child.
         state: the state of the joint commit's key. Its commit sequence (number of the commit) becomes that of the
             child.
-        draft: gets the record and the marker order.
+        draft: the decision that is being made. The record of the end is added to it, and the marker order, which is the
+            instruction to write the end markers.
     """
     ending.end(
         transactional_id,

@@ -108,11 +108,11 @@ class JointCommits:
 
         Args:
             name: transaction group and key of the joint commit.
-            version: the version.
+            version: the version; each later commit with the key has a greater one.
             run: the start of the writer that begins the version; None only to ask whether the version is committed.
             order: a number that is greater for later runs. The request is refused if an earlier owner of the version
                 has a greater number.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
 
         Returns:
             A decision whose answer says whether the version is committed, and what is known of the last commit.
@@ -149,13 +149,13 @@ class JointCommits:
                     self._dismiss(transactional_id, draft)
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """Return the known children (transactions) of a key of joint commits, oldest first: the transactional id of
-        each, and the key, version, run and further parts that the id contains.
+        """Return the known children of a key of joint commits (the transactions to commit together), oldest first: the
+        transactional id of each, and the key, version, run and further parts that the id contains.
         """
         return self._joints.children(name)
 
     def has_many_children(self, name: JointName) -> bool:
-        """Return whether a key of joint commits has more known children (transactions) than one decision may end."""
+        """Return whether a key of joint commits has more known children (its transactions) than `at_once`."""
         return self._joints.child_count(name) > self.at_once
 
     def dismiss_children(self, transactional_ids: Iterable[str], *, now_ms: int) -> Decision[None]:
@@ -180,9 +180,8 @@ class JointCommits:
         )
 
     def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
-        """Return the answer to a joint commit if it needs no check of the children (the transactions), such as one of a
-        version that is committed already. `run` is the start of the writer that commits; None if the request names
-        none.
+        """Return the answer to a CommitJoint request if it needs no check of the children (transactions), for example
+        because the version is committed already. `run` is the start of the writer; None if none is named.
 
         Returns:
             The answer; None if the children have to be checked.
@@ -222,7 +221,8 @@ class JointCommits:
 
         Args:
             name: transaction group and key of the joint commit.
-            version: its version. The answer for the last committed version and all earlier ones is `committed`.
+            version: its version. For the last committed version of the key and all earlier ones, `committed` is True in
+                the answer.
             children: the children; there may be none.
             checked: the results of `ChildChecks.check_children` for all children, if they are current; None if the
                 children were not checked.
@@ -231,7 +231,7 @@ class JointCommits:
             retention_ms: how long the key is remembered after its last commit; -1 for ever.
             digest: the writer's description of the content of this commit, returned to later requests. The coordinator
                 does not interpret it.
-            now_ms: broker time.
+            now_ms: broker time, which never goes back, in ms.
         """
         known = self.check_commit(name, version, run)
         if known is not None:
@@ -291,17 +291,17 @@ class JointCommits:
     ) -> Decision[JointAnswer]:
         """Abort children (transactions) of a version of a joint commit, unless the version is committed.
 
-        With `run`, abort also all other children of that run, and refuse children that the run begins later. If the key
-        has many children (`has_many_children`), no decision aborts the children of the run; the caller then passes them
-        to `dismiss_children`, a few at a time.
+        If `run` (a start of the writer) is given, abort also all other children of that run, and refuse children that
+        the run begins later. If the key has many children (`has_many_children`), no decision aborts the children of the
+        run; the caller then passes them to `dismiss_children`, a few at a time.
 
         Args:
             name: transaction group and key of the joint commit.
-            version: its version.
+            version: the version of the joint commit; each later commit with the key has a greater one.
             children: the children that the request names, at most `at_once`. The caller passes more of them in further
                 calls.
-            run: a start of the writer.
-            now_ms: broker time.
+            run: the run whose children are all aborted; None to abort only `children`.
+            now_ms: broker time, which never goes back, in ms.
         """
         known = self.check_abort(name, version, run)
         try:
@@ -376,7 +376,7 @@ class JointCommits:
         follow from durable records. If another crash loses the decisions, the next start makes them again.
 
         Args:
-            draft: gets the records and the markers of these decisions.
+            draft: the decision that is being made, to which the records and markers of these decisions are added.
         """
         self.accepted_children.finish_replay(draft)
         for transactional_id, child in self._joints.all_children():
@@ -409,9 +409,9 @@ class JointCommits:
         """Open a child (a transaction) of a joint commit that the broker itself writes: it contains offsets of consumer
         groups, which are committed together with the other children.
 
-        The child is open at once in the offsets log's `partition`. The caller must not write to the partition before
-        the record is durable: after a crash another producer could otherwise get the child's producer id. The child
-        belongs to no run. A child that is not committed times out.
+        The child is open at once in `partition` of the offsets log. The caller must not write to the partition before
+        the decision's record is durable: after a crash another producer could otherwise get the child's producer id.
+        The child belongs to no run (start of a writer). If it is not committed, it times out.
         """
         draft = Draft(now_ms)
         self._attempt_count += 1

@@ -52,8 +52,8 @@ ACCEPTED: Final = struct.Struct(
 
 @dataclass(frozen=True, slots=True)
 class JointState:
-    """The state of the key of a joint commit, which commits several transactions (its children) together. Each commit
-    with the key has a version.
+    """The state of the key of a joint commit, which commits several transactions (its children) together. The key names
+    the joint commit for its client. Each commit with the key has a version, greater than those before.
 
     Attributes:
         last_version: the last committed version; -1 if there is none.

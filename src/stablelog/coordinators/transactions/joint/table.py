@@ -23,11 +23,12 @@ UNKNOWN = JointState()
 
 
 class JointTable:
-    """The keys of joint commits, and the children of these commits (transactions that are committed together). `len` is
-    the number of keys.
+    """The keys of joint commits, and the children of these commits (transactions that are committed together). A key
+    names a joint commit for its client; each later commit under the key has a greater version. `len` is the number of
+    keys.
 
     Args:
-        unused_ms: a key for which a version was begun but never committed is forgotten after this time.
+        unused_ms: a key under which nothing was ever committed is forgotten this time after its last change.
 
     Attributes:
         change_count: the number of changes of this table since the broker's start. Each change has a record in the
@@ -48,8 +49,8 @@ class JointTable:
         return self._states.get(name, UNKNOWN)
 
     def put(self, name: JointName, state: JointState, records: list[Record]) -> None:
-        """Replace the state of the key of joint commits, such as its last committed version, and append the record of
-        the change to `records`.
+        """Replace the state of a key of joint commits (its last committed version, for example), and append the record
+        of the change to `records`. A joint commit commits several transactions together.
         """
         self.change_count += 1
         self._states[name] = state
@@ -123,19 +124,19 @@ class JointTable:
                 del self._children[child.name]
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
-        """Return the known children (transactions) of a key of joint commits, oldest first: the transactional id of
-        each, and the key, version, run and further parts that the id contains.
+        """Return the known children of a key of joint commits (the transactions that its commits commit together),
+        oldest first: the transactional id of each, and the key, version, run and further parts that the id contains.
         """
         return list(self._children.get(name, {}).items())
 
     def all_children(self) -> list[tuple[str, Child]]:
-        """Return the known children (transactions) of all keys of joint commits: the transactional id of each, and the
-        key, version, run and further parts that the id contains.
+        """Return the known children of all keys of joint commits (the transactions that these commits commit together):
+        the transactional id of each, and the key, version, run and further parts that the id contains.
         """
         return [item for children in self._children.values() for item in children.items()]
 
     def child_count(self, name: JointName) -> int:
-        """Return the number of known children (transactions) of a key of joint commits."""
+        """Return the number of known children (transactions that are committed together) of a key of joint commits."""
         return len(self._children.get(name, ()))
 
     def is_over(self, transactional_id: str) -> bool:
