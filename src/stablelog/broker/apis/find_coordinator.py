@@ -44,7 +44,7 @@ async def handle(
                 f"key type {request.key_type} is not supported: use 0 for a group or 1 for a transactional id",
             )
         elif not key and request.key_type == TRANSACTION:
-            error, why = ErrorCode.invalid_request, "the transactional id is empty"
+            error, why = ErrorCode.invalid_request, "the transactional id in the request is empty"
         elif denied := context.denied_code(Operation.DESCRIBE, RESOURCES[request.key_type], key):
             error, why = denied, "the client is not authorized to DESCRIBE the group or transactional id"
         else:

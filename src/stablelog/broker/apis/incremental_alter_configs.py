@@ -67,7 +67,8 @@ def _change_configs(asked: "AlterConfigsResource", present: PresentConfigs) -> d
             continue
         if change.config_operation not in (SET, APPEND, SUBTRACT):
             raise RefusedError(
-                ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is unknown"
+                ErrorCode.invalid_request,
+                f"setting {change.name}: operation {change.config_operation} is unknown",
             )
         if change.value is None:
             raise missing_value_error(change.name)

@@ -67,7 +67,9 @@ API = ServedApi(
 )
 
 SECOND_DIALECT_VERSION = 12
-NOT_AUTHORIZED = "the client is not authorized to WRITE"
+NOT_AUTHORIZED = (
+    "the client is not authorized to WRITE to the topic or with the transactional id: ask for an ACL"
+)
 KNOWN_ACKS = (-1, 0, 1)
 # The greatest number of records that the errors of one response name. A request can have 12,000 batches.
 RECORD_ERRORS_MAX = 1000

@@ -103,8 +103,8 @@ def _write_marker(
         if not asked.transaction_result and broker.transactions.are_committing(asked.producer_id):
             raise RefusedError(
                 ErrorCode.invalid_txn_state,
-                f"the coordinator has decided to commit the transaction of producer id {asked.producer_id}, "
-                "so the broker writes a commit marker, and no abort marker is accepted",
+                f"the abort marker is refused: the coordinator has decided to commit the transaction of producer id "
+                f"{asked.producer_id}, so the broker writes a commit marker",
             )
         if broker.reserve.is_full and not _ends_open_transaction(broker, partition, asked.producer_id):
             broker.reserve.check(WHILE_FULL)
@@ -116,7 +116,7 @@ def _write_marker(
     except PARTITION_ERRORS as error:
         if not isinstance(error, RefusedError):
             log.error(
-                "the marker of producer %d for %s-%d was not written; repeat the request: %s",
+                "the marker of producer %d for %s-%d was not written: %s. Repeat the request",
                 asked.producer_id,
                 name,
                 index,

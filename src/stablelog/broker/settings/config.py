@@ -44,7 +44,9 @@ def dynamic_setting(name: str) -> BrokerSetting:
     """
     setting = setting_of_broker(name)
     if not setting.dynamic or setting.name != name:
-        raise UsageError(f"{name} can only be set when the broker starts: restart it with the new value")
+        raise UsageError(
+            f"{name} can only be set when the broker starts: restart the broker with the new value"
+        )
     return setting
 
 
@@ -414,8 +416,8 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
     for name in ("stablelog.remote.drop.aborted", "stablelog.local.drop.aborted"):
         if order_of(configs) == "commit" and configs.get(name, "false").lower() == "true":
             raise UsageError(
-                f"{name}=true and stablelog.order=commit cannot be combined: the commit index names positions in the log "
-                "files, and these would change"
+                f"{name}=true and stablelog.order=commit cannot be combined: the commit index (the list of a "
+                "segment's transactions) names positions in the log files, which would change if records were removed"
             )
 
 
@@ -429,8 +431,8 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     check_topic_configs(wanted)
     if group_of_topic(wanted) != group_of_topic(present):
         raise UsageError(
-            f"stablelog.group={group_of_topic(present)} was set when the topic was created and cannot change: its commits "
-            "are numbered in that group"
+            f"stablelog.group={group_of_topic(present)} was set when the topic was created and cannot change: the "
+            "commits in its partitions are numbered in that group"
         )
     if order_of(wanted) != order_of(present):
         raise UsageError(

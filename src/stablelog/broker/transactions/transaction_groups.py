@@ -281,7 +281,8 @@ class TransactionGroups:
             if held is not None and held.state.is_open:
                 raise RefusedError(
                     ErrorCode.invalid_txn_state,
-                    f"{transactional_id!r} has an open transaction of Apache Kafka: commit or abort it first",
+                    f"the transactional id {transactional_id!r} cannot begin a transaction: it still has an open "
+                    "one, which Apache Kafka began. Commit or abort the open transaction first",
                 )
             if group is None and held is not None and held.client == (producer_id, producer_epoch):
                 self._make(group_of(transactional_id), while_full)

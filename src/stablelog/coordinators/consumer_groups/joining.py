@@ -131,7 +131,8 @@ class Joining:
             if request.group_instance_id is not None:
                 raise RefusedError(
                     ErrorCode.unknown_member_id,
-                    f"member id {member_id!r} belongs to a member without a group instance id",
+                    f"member id {member_id!r} belongs to a member without a group instance id: "
+                    "join with an empty member id",
                 )
             self._admit(join, member_id)
         else:

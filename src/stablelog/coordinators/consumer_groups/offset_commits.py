@@ -48,7 +48,9 @@ def check_committer(
         RefusedError: the client may not commit. Nothing has changed.
     """
     if len(group_id.encode()) > STRING_SIZE_MAX:
-        raise RefusedError(ErrorCode.invalid_group_id, f"the group id has more than {STRING_SIZE_MAX} bytes")
+        raise RefusedError(
+            ErrorCode.invalid_group_id, f"the group id in the request has more than {STRING_SIZE_MAX} bytes"
+        )
     group = groups.get(group_id)
     if group is None:
         if committer.generation >= 0:

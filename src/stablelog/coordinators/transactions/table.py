@@ -112,7 +112,7 @@ class TransactionTable:
     def require_state(self, transactional_id: str) -> TransactionMetadata:
         """Return the state of a transactional id. The id must exist: an unknown id is a bug of the caller."""
         txn = self.get(transactional_id)
-        assert txn is not None, f"{transactional_id} is unknown"
+        assert txn is not None, f"the transactional id {transactional_id} is unknown"
         return txn
 
     def state_snapshot(self, transactional_id: str) -> TransactionMetadata | bytes | None:

@@ -323,7 +323,7 @@ def _fault_of(request: HeartbeatRequest) -> str | None:
     if len(request.topics or ()) > SUBSCRIPTION_COUNT_MAX:
         return f"the subscription names more than {SUBSCRIPTION_COUNT_MAX} topics: use a regular expression"
     if sum(map(len, request.topics or ())) > SUBSCRIPTION_SIZE_MAX:
-        return f"the names of the topics have more than {SUBSCRIPTION_SIZE_MAX} bytes"
+        return f"the topic names in the subscription have more than {SUBSCRIPTION_SIZE_MAX} bytes"
     if request.instance_id == "" or request.rack_id == "":
         return "the instance id and the rack id must not be empty: leave them out instead"
     if not request.member_id and (request.makes_own_id or not is_join):
