@@ -144,8 +144,8 @@ def _abort_offsets_child(broker: Broker, group: TransactionGroup, child: ChildSh
 
 
 async def _require_rights(request: "messages.CommitJointRequest", context: Context) -> None:
-    """Check that the client may write each child (transaction) of the joint commit, and commit each offset in the
-    request.
+    """Check that the client may write each child (one of the transactions to commit together) of the joint commit, and
+    commit each offset in the request.
 
     Raises:
         RefusedError: the client may not do one of these. The error has the error code for that type of resource.

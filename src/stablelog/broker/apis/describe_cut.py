@@ -113,13 +113,14 @@ def _cut_sequence(
     broker: Broker, numbers: TransactionGroup | None, group: str, asked: int, context: Context
 ) -> int:
     """Return the commit sequence (number of a commit) of the requested cut: `asked`, or that of the last resolved
-    commit if `asked` is RESOLVED. The cut lies behind this commit in all partitions.
+    commit if `asked` is RESOLVED. The cut divides every partition between this commit and the next one.
 
     A commit is resolved if all its markers, and all markers of every earlier commit of the group, are durable.
 
     Args:
         broker: the broker.
-        numbers: the transaction group that numbers the commits; None if no transaction of the group has begun yet.
+        numbers: the transaction group (topics with one order of commits) whose coordinator numbers the commits; None if
+            no transaction of the group has begun yet.
         group: the name of the group.
         asked: the commit sequence that the request names, or RESOLVED.
         context: the client.
@@ -184,8 +185,8 @@ def _describe_cut(
     """Compute the response about a cut (a position between two commits in all partitions) from the present state,
     without waiting for the object store.
 
-    The function contains no await between the reads of the commit sequence and of the offsets, so that both belong to
-    the same moment.
+    The function contains no await between the reads of the commit sequence (the number of the last commit before the
+    cut) and of the offsets, so that both belong to the same moment.
     """
     # A topic that is named several times is returned once.
     names = list(dict.fromkeys(request.topics))

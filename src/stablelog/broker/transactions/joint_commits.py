@@ -90,7 +90,8 @@ class JointRequests:
 
     async def begin(self, request: "BeginJointRequest") -> Decided:
         """Begin the version of the joint commit for the run (start of the writer) that the request names, and abort the
-        open children (transactions) of other runs of this version.
+        open children of other runs of this version. Children are the transactions that the joint commit commits
+        together.
 
         Args:
             request: the BeginJoint request.
@@ -139,8 +140,8 @@ class JointRequests:
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
     async def abort(self, children: Sequence[ChildShown], run: str | None) -> Decided:
-        """Abort these children (transactions of the joint commit) and, if `run` is given, all other children of this
-        run.
+        """Abort these children (the transactions that the joint commit commits together) and, if `run` is given, all
+        other children of this run.
 
         Args:
             children: the children to abort, as the request names them.
@@ -167,8 +168,8 @@ class JointRequests:
         return await self._to_its_end(decide, is_long=len(children) > self._joint.at_once)
 
     async def has_open(self, children: Sequence[ChildShown], run: str | None = None) -> bool:
-        """Return whether any of these children (transactions of the joint commit), or any child of the given run, is
-        open.
+        """Return whether any of these children (the transactions that the joint commit commits together), or any child
+        of the given run, is open.
 
         Args:
             children: the children to look at.
@@ -189,7 +190,8 @@ class JointRequests:
     async def _to_its_end(
         self, decide: Callable[[], Coroutine[Any, Any, tuple[JointAnswer, Done]]], *, is_long: bool = False
     ) -> Decided:
-        """Make all decisions of a request about a joint commit to the end, and return their outcome.
+        """Make all decisions of a request about a joint commit (of several transactions together), and return their
+        outcome.
 
         If the decisions may be many, a separate task makes them: the task of the request is cancelled when its client
         disconnects, and decisions that were begun must be completed nevertheless.
@@ -205,7 +207,8 @@ class JointRequests:
         return Decided(answer, done, self._group)
 
     async def _checked(self, children: Sequence[ChildShown], run: str | None) -> CheckedChildren | None:
-        """Check, in turns of the event loop, whether many children (transactions of the joint commit) can be committed.
+        """Check, in turns of the event loop, whether many children (the transactions that the joint commit commits
+        together) can be committed.
 
         Args:
             children: the children to commit, as the request names them.
@@ -275,9 +278,9 @@ class JointRequests:
         return await self._dismiss(self._joint.checks.is_late)
 
     async def _dismiss(self, is_wanted: Callable[[Child], bool]) -> Done:
-        """Dismiss those children (transactions) of the joint commit's key for which `is_wanted` returns True: abort
-        those that are open, and forget the others. If the key has few children, the decision about the request has
-        removed them already, and nothing is done here.
+        """Dismiss those children of the joint commit's key (the transactions to commit together) for which `is_wanted`
+        returns True: abort those that are open, and forget the others. If the key has few children, the decision about
+        the request has removed them already, and nothing is done here.
 
         Returns:
             A future that is done when the abort markers are written; None if there are none.

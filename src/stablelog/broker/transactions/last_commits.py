@@ -61,8 +61,8 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read the last commit of each partition of a commit-ordered topic, and tell the topic's transaction group the
-        number of the commit.
+        """Read the last commit of each partition of a commit-ordered topic, and tell the topic's transaction group
+        (topics with one order of commits) the number of the commit.
 
         When all partitions of a transaction group are read, the group may decide commits again.
 

@@ -249,8 +249,9 @@ class MarkerWriter:
         """Write markers to a partition with one append, in the order of `orders`.
 
         Returns:
-            Whether the markers are written. If not, either the partition has failed, and the next start writes them
-            from the commit log; or the disk is full, and they may be written later.
+            Whether the markers are written. If not, either the partition has failed, and the next start of the broker
+            writes them, because their decisions are in the coordinator's log; or the disk is full, and they may be
+            written later.
         """
         if not orders:
             return True
@@ -340,8 +341,8 @@ class MarkerWriter:
             self._missing[target] = (orders, len(waiting))
 
     def _complete(self, orders: Iterable[MarkerOrder]) -> None:
-        """Report to the coordinator that these marker orders are complete: the marker of each is written to all
-        partitions of its transaction.
+        """Report to the coordinator that these marker orders (instructions to write a marker) are complete: the marker
+        of each is written to all partitions of its transaction.
         """
         self._report_complete(orders)
         self._durability.forget_durable()

@@ -298,8 +298,8 @@ class TransactionGroup:
         self._markers.retry()
 
     def _report_complete(self, orders: Iterable[MarkerOrder]) -> None:
-        """Report to the coordinator that these marker orders are complete: the marker of each is written to all
-        partitions of its transaction.
+        """Report to the coordinator that these marker orders (instructions to write a marker) are complete: the marker
+        of each is written to all partitions of its transaction.
 
         The records in which the coordinator notes this are appended as one batch.
         """

@@ -76,7 +76,7 @@ class TransactionGroups:
     # -- the groups ----------------------------------------------------------------------------------------
 
     def load(self, logs: Mapping[str, list[Partition]]) -> None:
-        """Rebuild the groups from their commit logs, at the start of the broker.
+        """Rebuild the groups from their commit logs (the logs of their coordinators), at the start of the broker.
 
         Markers of decided transactions wait until their partitions are open.
 
@@ -124,7 +124,9 @@ class TransactionGroups:
         return self._groups[DEFAULT_GROUP]
 
     def get(self, name: str) -> TransactionGroup | None:
-        """Return the transaction group of this name; None if no transaction of the group has begun yet."""
+        """Return the transaction group (topics and producers with one order of commits) of this name; None if no
+        transaction of the group has begun yet.
+        """
         return self._groups.get(name)
 
     def _make(self, name: str, while_full: WhileFull) -> TransactionGroup:
@@ -146,7 +148,8 @@ class TransactionGroups:
         return self._open(name, partitions)
 
     def _check_new(self, name: str) -> None:
-        """Check that a transaction group that does not exist yet may be created.
+        """Check that a transaction group (topics and producers with one order of commits) that does not exist yet may
+        be created.
 
         Raises:
             RefusedError: the name is not valid for a group, or there are too many groups or partitions.
@@ -239,8 +242,8 @@ class TransactionGroups:
         return group
 
     def require_group(self, transactional_id: str) -> TransactionGroup:
-        """Return the transaction group that has a transactional id, as `find_group` does, but raise an error if there
-        is none.
+        """Return the transaction group (with its coordinator) that has a transactional id, as `find_group` does, but
+        raise an error if there is none.
 
         Raises:
             RefusedError: the group does not exist, and no producer has the id.

@@ -48,8 +48,9 @@ class CommitSequences:
 
     @property
     def first_undecided(self) -> int:
-        """The lowest commit sequence (number of a commit in its transaction group) that still needs a decision: that of
-        the held joint commit, some decisions of which are still to be made. If none is held, that of the next commit.
+        """The lowest commit sequence (number of a commit in its transaction group, which is topics with one order of
+        commits) that still needs a decision. If a joint commit of many transactions is held, so that some of its
+        decisions are still to be made, it is the number of this commit; otherwise it is that of the next commit.
         """
         return self.next if self._held is None else self._held
 
@@ -84,8 +85,8 @@ class CommitSequences:
         return self.last
 
     def hold_last(self) -> None:
-        """Hold the last assigned commit, a joint commit that takes several decisions: its further decisions will use
-        the same commit sequence (number of the commit).
+        """Hold the commit whose number was assigned last: a joint commit of so many transactions that it takes several
+        decisions. All of these decisions use the same commit sequence (number of the commit).
 
         Until `release_held`, only these decisions may commit transactions of the group: no other commit gets a number.
         """
@@ -94,8 +95,8 @@ class CommitSequences:
         self._held = self.last
 
     def release_held(self) -> None:
-        """Release the held commit, a joint commit that took several decisions: all of them are made, and other
-        transactions can be committed again.
+        """Release the held commit, a joint commit of many transactions that took several decisions: all of them are
+        made. Other transactions can be committed again.
         """
         assert self._held is not None
         self._held = None

@@ -143,8 +143,8 @@ class Initialization:
         return draft.decision(None)
 
     def forget_id(self, transactional_id: str, *, now_ms: int) -> Decision[None]:
-        """Remove a transactional id from this group, the default group, because the transaction group to which the id
-        belongs (by the name before the first slash) has imported it.
+        """Remove a transactional id from this group, the default group, because another transaction group (topics and
+        producers with one commit log) has imported it: the one that the id names before its first slash.
         """
         draft = Draft(now_ms)
         self._table.forget(transactional_id, draft.records)

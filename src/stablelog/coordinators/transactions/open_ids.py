@@ -89,7 +89,8 @@ class OpenIds:
     # -- start -------------------------------------------------------------------------------------------------
 
     def replay(self, transactional_id: str, txn: TransactionMetadata | None) -> None:
-        """Apply a record of the commit log. `txn` is the state of the id; None if the id was forgotten.
+        """Apply a record of the commit log, the coordinator's log. `txn` is the state of the id; None if the id was
+        forgotten.
 
         The ids can be looked up by producer id and by timeout only after `finish_replay`.
         """

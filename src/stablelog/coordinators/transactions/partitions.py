@@ -70,8 +70,8 @@ def with_partitions(
 
 
 class Reconciliation:
-    """Compares the transactions that are open in a partition with the commit log, when the partition was opened after a
-    crash. Decides which of these transactions are ended and which are continued.
+    """Compares the transactions that are open in a partition with the commit log (the coordinator's log), when the
+    partition was opened after a crash. Decides which of these transactions are ended and which are continued.
 
     Args:
         table: the group's transactional ids.
@@ -117,8 +117,8 @@ class Reconciliation:
         return frozenset(self._adopted.pop(transactional_id, ()))
 
     def _adopt(self, target: TopicPartition, found: TransactionInPartition, draft: Draft) -> bool:
-        """Adopt a transaction that is open in the partition `target` and that no record of the commit log ends: make it
-        the current transaction of its producer.
+        """Adopt a transaction that is open in the partition `target` and that no record of the commit log (the
+        coordinator's log) ends: make it the current transaction of its producer.
 
         Returns:
             True if the transaction is adopted; False if it cannot be the current transaction of its producer.

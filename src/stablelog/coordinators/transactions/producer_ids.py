@@ -73,8 +73,8 @@ class ProducerIds:
         return max(self._next, self.space.used_end)
 
     def replay(self, reserved_end: int) -> None:
-        """Apply a record of the commit log that reserves producer ids: those below `reserved_end` may have been handed
-        out before the broker's start.
+        """Apply a record of the commit log (the coordinator's log) that reserves producer ids: those below
+        `reserved_end` may have been handed out before the broker's start.
         """
         self.reserved_end = max(self.reserved_end, reserved_end)
         self._next = self.reserved_end
@@ -87,7 +87,7 @@ class ProducerIds:
 
     def reserve_block(self) -> int:
         """Reserve the next block of producer ids. Return the end of the block, the new `reserved_end`. The caller has
-        to record it in the commit log.
+        to record it in the commit log, the coordinator's log, before an id of the block is used.
         """
         assert self.needs_block
         self._next = self.space.reserved_end

@@ -112,7 +112,7 @@ GROUP_VALUE: Final = struct.Struct(
 
 
 class TransactionKey(NamedTuple):
-    """The key of the record with the state of a transactional id, in the commit log."""
+    """The key of the record with the state of a transactional id, in the commit log (the log of the coordinator)."""
 
     transactional_id: str
 
@@ -167,7 +167,9 @@ def joint_key(group: str, key: str) -> bytes:
 
 
 def encode_group(state: TransactionGroupState) -> bytes:
-    """Encode the state of a transaction group, as the value of its record in the commit log."""
+    """Encode the state of a transaction group (topics and producers with one order of commits), as the value of its
+    record in the coordinator's log.
+    """
     return INT16.pack(GROUP_VALUE_VERSION) + GROUP_VALUE.pack(*state)
 
 
@@ -180,7 +182,7 @@ _numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In th
 
 
 def encode_transaction(txn: TransactionMetadata) -> bytes:
-    """Encode the state of a transactional id, as the value of its record in the commit log, in version 1."""
+    """Encode the state of a transactional id, as the value of its record in the coordinator's log, in version 1."""
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is TransactionState.EMPTY:
         assert not txn.partitions

@@ -39,7 +39,8 @@ class RankedMarkerOrder(NamedTuple):
 
 
 class DecisionHistory:
-    """The decisions to commit or to abort that the commit log contained at the broker's start, by partition.
+    """The decisions to commit or to abort that the commit log (the coordinator's log) contained at the broker's start,
+    by partition.
 
     A partition is removed when it is opened: until then it may lack the markers of these decisions. `len` is the number
     of partitions.
@@ -61,8 +62,8 @@ class DecisionHistory:
         self.end_rank = 0
 
     def add_decision(self, transactional_id: str, value: bytes, txn: TransactionMetadata) -> None:
-        """Add a decision to the history: the transactional id and the value of its record in the commit log, and `txn`,
-        the decoded value.
+        """Add a decision to the history: the transactional id and the value of its record in the coordinator's log, and
+        `txn`, the decoded value.
         """
         rank = self.end_rank
         self.end_rank += 1

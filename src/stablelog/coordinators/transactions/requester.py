@@ -14,8 +14,9 @@ class Requester:
     producer of the id.
 
     Args:
-        table: the state of the transaction group.
-        checks: checks whether a child, one of the transactions of a joint commit, may still be written.
+        table: the state of the transaction group (topics and producers with one order of commits).
+        checks: checks whether a child, one of the transactions that a joint commit commits together, may still be
+            written.
     """
 
     def __init__(self, table: TransactionTable, checks: ChildChecks) -> None:
@@ -26,8 +27,8 @@ class Requester:
         """Return the state of a transactional id.
 
         Raises:
-            RefusedError: the id is empty or unknown; or it is that of a child (a transaction of a joint commit) whose
-                joint commit is over.
+            RefusedError: the id is empty or unknown; or it is that of a child (one of the transactions that a joint
+                commit commits together) whose joint commit is over.
         """
         if not transactional_id:
             raise RefusedError(ErrorCode.invalid_request, "the request has no transactional id")

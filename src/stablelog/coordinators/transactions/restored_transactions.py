@@ -62,8 +62,9 @@ class CommitLog:
         states: the last state of each transactional id.
         commits: the committed transactions, by transactional id and commit sequence. Only those whose record in the log
             still names the partitions are here.
-        accepted: the commit sequence (number) of each joint commit whose record is in the log while the ends of some of
-            its transactions are not, by the producer ids and epochs of these transactions.
+        accepted: by the producer id and epoch of a transaction, the commit sequence (number) of the joint commit to
+            which it belongs. Only transactions whose joint commit (of several transactions together) is in the log,
+            while their own ends may not be, are here.
         sequence_end: the greatest commit sequence (number of a commit) plus one.
         producer_ids_end: the greatest producer id that was reserved or used, plus one.
     """
@@ -122,8 +123,8 @@ class Torn(NamedTuple):
 
     Attributes:
         transactional_id: the transactional id.
-        commit_sequence: the number of the commit in its transaction group. The transactions of a joint commit have the
-            same number.
+        commit_sequence: the number of the commit in its transaction group (topics with one order of commits). The
+            transactions of a joint commit have the same number.
         found: the partitions in which the store has the transaction.
         lost: the partitions in which the store lacks the transaction.
     """
@@ -168,7 +169,7 @@ class Numbers(NamedTuple):
     Attributes:
         producer_ids_end: the end of the producer ids that the lost broker may have handed out.
         next_producer_id: the first free producer id, above those of the restored transactional ids.
-        commit_sequences: by transaction group, the number that the next commit gets.
+        commit_sequences: by transaction group (topics with one order of commits), the number that the next commit gets.
     """
 
     producer_ids_end: int
@@ -180,8 +181,8 @@ def restored_records(logs: Iterable[CommitLog], now_ms: int) -> tuple[dict[str, 
     """Return what a restored broker needs to continue after the commit logs that were copied.
 
     Args:
-        logs: the states of the transaction groups. Their end numbers already cover the producer ids and commit
-            sequences that the copied partitions contain.
+        logs: the states of the transaction groups, each of which has a commit log of its own. Their end numbers already
+            cover the producer ids and commit sequences that the copied partitions contain.
         now_ms: the present time.
 
     Returns:

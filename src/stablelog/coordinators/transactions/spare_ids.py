@@ -43,8 +43,8 @@ def durability_unknown() -> None:
 
 
 class SpareIds:
-    """Producer ids that can be used again. Each has belonged to a child (a transaction of a joint commit) that the
-    coordinator has forgotten, and is kept with the highest epoch that it has had.
+    """Producer ids that can be used again. Each has belonged to a child (one of the transactions that a joint commit
+    commits together) that the coordinator has forgotten, and is kept with the highest epoch that it has had.
 
     `len` is the number of ids, including those that cannot be used yet.
     """
@@ -54,7 +54,8 @@ class SpareIds:
         self._free: list[ProducerIdAndEpoch] = []
 
     def add_identity(self, identity: ProducerIdAndEpoch, barrier: Barrier) -> None:
-        """Add the producer id and epoch of a child, a transaction of a joint commit, that the coordinator forgets.
+        """Add the producer id and epoch of a child, one of the transactions that a joint commit commits together, that
+        the coordinator forgets.
 
         Args:
             identity: the producer id, and the highest epoch that it has had.
@@ -68,7 +69,8 @@ class SpareIds:
     def take_identity(self) -> ProducerIdAndEpoch | None:
         """Take a producer id out, and return it with its highest epoch; None if no id is free.
 
-        The id is for a new child, a transaction of a joint commit. The child must use a greater epoch.
+        The id is for a new child, one of the transactions that a joint commit commits together. The child must use a
+        greater epoch.
         """
         self._free_durable()
         return self._free.pop() if self._free else None

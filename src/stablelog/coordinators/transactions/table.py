@@ -274,8 +274,9 @@ class TransactionTable:
         return self._producer_ids.take_id()
 
     def take_spare_identity(self) -> ProducerIdAndEpoch | None:
-        """Take the producer id and the highest epoch of an earlier transaction of a joint commit, which is committed
-        and forgotten. A new transaction of a joint commit can use this producer id with a greater epoch.
+        """Take a spare producer id with the highest epoch that it has had. It belonged to a child, one of the
+        transactions that a joint commit commits together, which is committed and forgotten. A new child can use this
+        producer id with a greater epoch.
 
         Returns:
             The producer id and epoch; None if no such producer id is free.

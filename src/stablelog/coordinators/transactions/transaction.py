@@ -44,7 +44,8 @@ class TransactionMetadata(NamedTuple):
             out, so that the next transaction has another producer id.
         next_producer_epoch: the epoch of `next_producer_id`; -1 means 0.
         transaction_version: 0 and 1 for TV1, 2 for TV2.
-        commit_sequence: the number of the commit in its transaction group; -1 if the transaction is not committed.
+        commit_sequence: the number of the commit in its transaction group (topics with one order of commits); -1 if the
+            transaction is not committed.
         transaction_epoch: after the decision, the epoch of the transaction's records; -1 otherwise.
         ends: the end offsets of the partitions at the time of the decision, in the order of `PartitionSet.in_order`.
             Only a decision that keeps the producer's epoch has them.

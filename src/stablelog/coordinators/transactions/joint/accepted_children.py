@@ -43,11 +43,12 @@ class AcceptedChildren:
 
     The commit is recorded already. Further decisions end the children, a few in each.
 
-    At most one joint commit of a transaction group has accepted children at a time.
+    At most one joint commit of a transaction group (topics whose commits have one order) has accepted children at a
+    time.
 
     Args:
         table: the state of the transaction group.
-        ending: ends transactions.
+        ending: makes the decisions that end transactions.
     """
 
     def __init__(self, table: TransactionTable, ending: TransactionEnder) -> None:
@@ -59,14 +60,14 @@ class AcceptedChildren:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the transaction group has accepted children: transactions of a joint commit that is recorded, whose
+        """Whether there are accepted children: transactions that a recorded joint commit commits together, and whose
         own ends are not decided yet.
         """
         return self._name is not None
 
     def contains(self, transactional_id: str) -> bool:
-        """Return whether the id is that of an accepted child: a transaction of a joint commit that is recorded, whose
-        own end is not decided yet.
+        """Return whether the id is that of an accepted child: one of the transactions that a recorded joint commit
+        commits together, whose own end is not decided yet.
         """
         return transactional_id in self._accepted
 
@@ -86,9 +87,9 @@ class AcceptedChildren:
         self._table.sequences.hold_last()
 
     def end_next_children(self, draft: Draft, count_max: int = ENDED_AT_ONCE) -> None:
-        """Decide the commit of the next accepted children (transactions of a joint commit that is recorded already), at
-        most `count_max`. The decision about the last child also ends the joint commit, so that other transactions can
-        be committed again.
+        """Decide the commit of the next accepted children (transactions that a recorded joint commit commits together),
+        at most `count_max`. The decision about the last child also ends the joint commit, so that other transactions
+        can be committed again.
         """
         assert self._name is not None
         state = self._table.joints.get(self._name)
@@ -105,7 +106,7 @@ class AcceptedChildren:
 
     def finish_replay(self, draft: Draft) -> None:
         """Finish the replay of the commit log at a start of the broker: decide the commit of accepted children
-        (transactions of a joint commit that is recorded already) that were not ended before the broker stopped.
+        (transactions that a recorded joint commit commits together) that were not ended before the broker stopped.
 
         Another crash may lose these decisions: the next start makes them again, because the record that accepts the
         children is durable.
@@ -131,7 +132,8 @@ class AcceptedChildren:
 def end_child(
     ending: TransactionEnder, transactional_id: str, txn: TransactionMetadata, state: JointState, draft: Draft
 ) -> None:
-    """Decide the commit of an open child, one of the transactions of a joint commit, and with it the end of the child.
+    """Decide the commit of an open child, one of the transactions that a joint commit commits together. This also ends
+    the child.
 
     Args:
         ending: ends transactions.

@@ -13,8 +13,8 @@ from stablelog.coordinators.transactions.transaction import NO_SEQUENCE
 
 
 class ChildShown(NamedTuple):
-    """A child, one of the transactions of a joint commit, as a request names it: its transactional id, and its producer
-    id and epoch as the client knows them.
+    """A child, one of the transactions that a joint commit commits together, as a request names it: its transactional
+    id, and its producer id and epoch as the client knows them.
     """
 
     transactional_id: str
@@ -31,8 +31,8 @@ class JointAnswer:
         error: why the request was refused.
         message: the reason as text.
         committed: whether this version of the key, or a later one, was committed before this request.
-        commit_sequence: the number of the commit of this version in its transaction group, if it is the last committed
-            version of the key; -1 otherwise.
+        commit_sequence: the number of the commit of this version among all commits of its transaction group (topics
+            with one order of commits), if it is the last committed version of the key; -1 otherwise.
         last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
         run: the run (start of the writer) that committed this version of the key; empty if unknown.
         digest: the writer's description of what it committed under this version; empty if unknown.
@@ -48,7 +48,7 @@ class JointAnswer:
 
 
 def committed_before(state: JointState, version: int) -> JointAnswer:
-    """Return the answer for a version of a joint commit that is committed already.
+    """Return the answer for a version of a joint commit (of several transactions together) that is committed already.
 
     The commit sequence (number of the commit), the run (start of the writer that committed) and the digest (the
     writer's description of the content) are known only of the last committed version. For an earlier version they are

@@ -42,8 +42,8 @@ class CheckedChildren:
 
 
 class ChildChecks:
-    """Checks whether the children (transactions) of a joint commit can be committed, for all joint commits of one
-    transaction group.
+    """Checks whether the children of a joint commit (the transactions that it commits together) can be committed, for
+    all joint commits of one transaction group (topics whose commits have one order).
 
     Args:
         table: the state of the transaction group.
@@ -54,8 +54,8 @@ class ChildChecks:
         self._joints = table.joints
 
     def check_open(self, transactional_id: str) -> None:
-        """Check that a transactional id, if it is that of a child (a transaction of a joint commit), may still begin or
-        write a transaction. Other transactional ids always pass.
+        """Check that a transactional id, if it is that of a child (one of the transactions that a joint commit commits
+        together), may still begin or write a transaction. Other transactional ids always pass.
 
         Raises:
             RefusedError: the child's version of the joint commit, or a later version, is committed; or another start of
@@ -75,7 +75,8 @@ class ChildChecks:
             raise superseded(child.name, child.version, child.run, state)
 
     def is_late(self, child: Child) -> bool:
-        """Return whether a child, a transaction of a joint commit, can no longer be committed.
+        """Return whether a child, one of the transactions that a joint commit commits together, can no longer be
+        committed.
 
         There are two reasons: its version of the joint commit, or a later version, is committed; or another start of
         the writer has begun this version since. Do not call this method for a child that a recorded joint commit has
@@ -85,8 +86,8 @@ class ChildChecks:
         return child.version <= state.last_version or _lost_version(child, state)
 
     def check_child(self, name: JointName, version: int, shown: ChildShown) -> TransactionMetadata:
-        """Check that a version of a joint commit can commit a child (one of its transactions), and return the child's
-        state.
+        """Check that a version of a joint commit can commit a child (one of the transactions that it commits together),
+        and return the child's state.
 
         Raises:
             RefusedError: the child cannot be committed; the message names the reason.
@@ -117,13 +118,16 @@ class ChildChecks:
         return txn
 
     def begin_checks(self, name: JointName) -> CheckedChildren:
-        """Return an empty object to which `check_children` adds its results, for a commit with the key in `name`."""
+        """Return an empty object to which `check_children` adds its results, for a joint commit (of several
+        transactions, its children, together) with the key in `name`.
+        """
         return CheckedChildren(self._joints.get(name))
 
     def check_children(
         self, name: JointName, version: int, children: Iterable[ChildShown], checked: CheckedChildren
     ) -> None:
-        """Check whether children (transactions) of a joint commit can be committed, and add the results to `checked`.
+        """Check whether children of a joint commit (the transactions that it commits together) can be committed, and
+        add the results to `checked`.
 
         Raises:
             RefusedError: a child cannot be committed, or is named twice.
@@ -142,14 +146,14 @@ class ChildChecks:
 
     def are_current(self, name: JointName, checked: CheckedChildren) -> bool:
         """Return whether the results of `check_children` are still valid: since the checks, neither the state of the
-        joint commit's key nor that of a child (transaction of the commit) has changed.
+        joint commit's key nor that of a child (one of the transactions that the commit commits together) has changed.
         """
         return self._joints.get(name) is checked.state and not self._table.changed_ids(checked.snapshots)
 
 
 def _lost_version(child: Child, state: JointState) -> bool:
-    """Return whether the run of a child (the start of the writer that has begun the child) has lost its version of the
-    joint commit: another run has begun the same version since.
+    """Return whether the run of a child has lost its version of the joint commit: another run has begun the same
+    version since. A run is a start of the writer; a child is one of the transactions that it commits together.
     """
     is_current = child.run == state.run if state.run else child.run not in state.superseded
     return child.version == state.open_version and bool(child.run) and not is_current
@@ -157,7 +161,7 @@ def _lost_version(child: Child, state: JointState) -> bool:
 
 def superseded(name: JointName, version: int, run: str, state: JointState) -> RefusedError:
     """Return the error for a request of a superseded run (a start of the writer): another run has begun the same
-    version of the joint commit since.
+    version of the joint commit (of several transactions together) since.
     """
     by = f"run {state.run!r} has begun it since" if state.run else "it was given up"
     return RefusedError(

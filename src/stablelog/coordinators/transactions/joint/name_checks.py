@@ -21,14 +21,15 @@ CHILD_COUNT_MAX: Final = 20_000
 
 
 def is_of_run(child: Child, version: int, run: str) -> bool:
-    """Return whether a child (a transaction of a joint commit) belongs to this version of the joint commit, and to this
-    run (start of the writer).
+    """Return whether a child (one of the transactions that a joint commit commits together) belongs to this version of
+    the joint commit, and to this run (start of the writer).
     """
     return (child.version, child.run) == (version, run)
 
 
 def check_names(name: JointName, version: int, run: str | None) -> None:
-    """Check the key, version, transaction group and run (start of the writer) in a request about a joint commit.
+    """Check the key, version, transaction group and run (start of the writer) in a request about a joint commit, which
+    commits several transactions together.
 
     Raises:
         RefusedError: one of them is not valid. The error code is invalid_request.
@@ -48,7 +49,7 @@ def check_names(name: JointName, version: int, run: str | None) -> None:
 
 
 def check_child_count(count: int) -> None:
-    """Check the number of children (transactions) of a joint commit.
+    """Check the number of children of a joint commit (the transactions that it commits together).
 
     Raises:
         RefusedError: the commit has more than CHILD_COUNT_MAX children. The error code is invalid_request.
@@ -62,8 +63,8 @@ def check_child_count(count: int) -> None:
 
 
 def check_belongs(name: JointName, version: int, shown: ChildShown) -> None:
-    """Check that a transaction in a request is a child of this version of the joint commit: that its transactional id
-    contains the key and the version.
+    """Check that a transaction in a request is a child of this version of the joint commit (one of the transactions to
+    commit together): that its transactional id contains the key and the version.
 
     Raises:
         RefusedError: the transaction is not such a child. The error code is invalid_request.

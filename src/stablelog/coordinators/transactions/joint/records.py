@@ -57,7 +57,8 @@ class JointState:
 
     Attributes:
         last_version: the last committed version; -1 if there is none.
-        commit_sequence: the number of that commit in its transaction group; -1 if there is none.
+        commit_sequence: the number of that commit among all commits of its transaction group (topics with one order of
+            commits); -1 if there is none.
         open_version: the version that a run (start of the writer) has begun since that commit; -1 if there is none.
         retention_ms: the time after `update_ms` during which the key is remembered; -1 without limit.
         update_ms: the time of this record.

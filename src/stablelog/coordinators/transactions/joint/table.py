@@ -58,7 +58,8 @@ class JointTable:
         records.append((joint_key(*name), encode_joint(state)))
 
     def replay(self, name: JointName, value: bytes | None) -> int:
-        """Apply a record of the commit log to the table, and return the commit sequence (number of the commit) in it.
+        """Apply a record of the commit log (the coordinator's log) to the table, and return the commit sequence (number
+        of the commit) in it. The record is about the key of a joint commit of several transactions together.
 
         Args:
             name: transaction group and key of the joint commit.
@@ -94,8 +95,9 @@ class JointTable:
     def unfinished_commits(self) -> list[tuple[JointName, JointState]]:
         """Return the keys of long joint commits that are unfinished, with their states.
 
-        The commit is recorded, and the record names its transactions, the accepted children. The decisions that end
-        some of them may be missing: see `joint.accepted_children`.
+        A joint commit commits several transactions, its children, together. A long one is unfinished if it is recorded,
+        and the decisions that end some of its children may be missing. The record names these accepted children: see
+        `joint.accepted_children`.
         """
         return [(name, state) for name, state in self._states.items() if state.accepted]
 
@@ -105,16 +107,16 @@ class JointTable:
     # -- children --------------------------------------------------------------------------------------------
 
     def add_child_id(self, transactional_id: str) -> None:
-        """Add a new transactional id, if it is that of a child (a transaction of a joint commit). Other ids are
-        ignored.
+        """Add a new transactional id, if it is that of a child (one of the transactions that a joint commit commits
+        together). Other ids are ignored.
         """
         child = child_of(transactional_id)
         if child is not None:
             self._children.setdefault(child.name, {})[transactional_id] = child
 
     def remove_child_id(self, transactional_id: str) -> None:
-        """Remove a transactional id that the coordinator forgets, if it is that of a child (a transaction of a joint
-        commit). Other ids are ignored.
+        """Remove a transactional id that the coordinator forgets, if it is that of a child (one of the transactions
+        that a joint commit commits together). Other ids are ignored.
         """
         child = child_of(transactional_id)
         if child is not None:
@@ -140,8 +142,8 @@ class JointTable:
         return len(self._children.get(name, ()))
 
     def is_over(self, transactional_id: str) -> bool:
-        """Return whether a transactional id is that of a child (a transaction of a joint commit) whose version of the
-        joint commit, or a later version, is committed.
+        """Return whether a transactional id is that of a child (one of the transactions that a joint commit commits
+        together) whose version of the joint commit, or a later version, is committed.
 
         The coordinator refuses every request for such a child.
         """
