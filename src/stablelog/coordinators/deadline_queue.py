@@ -54,7 +54,8 @@ class DeadlineQueue(Generic[Key]):
     def next_ms(self) -> int | None:
         """Return the earliest deadline; None if there is none.
 
-        If many deadlines were cancelled, the result may be a cancelled deadline, which is earlier than all others.
+        If many deadlines were cancelled, the result may be a cancelled one that is earlier than all present deadlines.
+        The caller is then called too early, and finds nothing to do.
         """
         self._correct_top()
         return self._heap[0][0] if self._heap else None

@@ -52,7 +52,9 @@ class BrokerResource(Enum):
 
 
 class GroupResource(NamedTuple):
-    """A consumer group as a resource with settings. It need not exist."""
+    """A consumer group as a resource with settings. The group need not exist: settings can be made before its first
+    member joins.
+    """
 
     name: str
 

@@ -73,7 +73,8 @@ class GroupOverrides:
             raise UsageError(conflict)
 
     def replace_all(self, groups: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace the settings of all groups. A group whose settings contradict those of the broker is accepted.
+        """Replace the settings of all groups. If the settings of a group contradict those of the broker, they are
+        accepted, and the members of the group get times that can be used together.
 
         Raises:
             UsageError: a setting is unknown or out of range; nothing changed.

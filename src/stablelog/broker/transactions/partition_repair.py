@@ -128,11 +128,11 @@ class PartitionRepair:
         return [group for group in groups if group is not None]
 
     def _move_ids_of_open(self, group: TransactionGroup, found: Iterable[TransactionInPartition]) -> None:
-        """Move the transactional ids of open transactions from the default transaction group, which holds ids of groups
-        that do not exist yet, to the group that each id names.
+        """Move the transactional ids of open transactions to the transaction group (topics and producers with one
+        commit log) that each id names, from the default group, which holds the ids of groups that do not exist yet.
 
-        An earlier run of the broker has moved these ids already, and a crash has lost the record of it. The producers can
-        then continue their transactions.
+        The broker had moved these ids before a crash, and the crash has lost the record of it. They are moved again, so
+        that the producers can continue their transactions.
 
         Args:
             group: the transaction group of the opened partition.

@@ -58,7 +58,7 @@ class Expiry:
         self._table = table
 
     def check_first(self, group: AnyGroup, now_ms: int) -> None:
-        """Schedule the first check of the group's offsets after a start.
+        """Schedule the first check of the group's offsets for expiry after a start of the broker.
 
         The check comes early, so that a broker that is restarted often removes expired offsets, too.
         """

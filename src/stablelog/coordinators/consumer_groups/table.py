@@ -67,7 +67,7 @@ class GroupTable:
         return encode_offset_key(group_id, *partition), None
 
     def is_unused(self, group_id: str) -> bool:
-        """Return whether the group has no offsets, neither committed ones nor pending ones of open transactions."""
+        """Return whether no offsets use the group: it has neither committed ones nor pending ones of open transactions."""
         return not self.offsets.committed(group_id) and not self.offsets.has_open_transactions(group_id)
 
     # -- start and trimming ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ DECODED_MAX: Final = 1000  # The number of idle ids that are also kept decoded.
 
 
 class IdleIds:
-    """The transactional ids without an open transaction, in the order of their last use."""
+    """The idle transactional ids, those without an open transaction, in the order of their last use."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -99,8 +99,8 @@ class IdleIds:
         self._values = dict(sorted(self._values.items(), key=lambda item: read_idle_head(item[1]).update_ms))
 
     def clamp_times(self, now_ms: int) -> None:
-        """Replace each time of last use that is later than `now_ms` by `now_ms`. An id with a time in the future, as
-        after the clock was set back, would expire too late.
+        """Replace each time of last use that is later than `now_ms` by `now_ms`. If the machine's clock was set back,
+        an id may have such a time in the future, and would expire too late.
         """
         assert not self._decoded, "an id was read before its times were right"
         for transactional_id, value in self._values.items():

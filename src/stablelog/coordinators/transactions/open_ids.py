@@ -53,7 +53,9 @@ class OpenIds:
         self._repeated = set(self.decided)
 
     def put(self, transactional_id: str, txn: TransactionMetadata) -> None:
-        """Add a transactional id with the state of its open transaction. It must not be among these ids yet."""
+        """Add a transactional id with the state of its open transaction. The id must not be among the ids with an open
+        transaction yet.
+        """
         assert transactional_id not in self.txns
         self.txns[transactional_id] = txn
         self._index(transactional_id, txn)

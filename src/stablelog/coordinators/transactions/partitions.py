@@ -93,7 +93,10 @@ class Reconciliation:
         *,
         now_ms: int,
     ) -> Decision[None]:
-        """Return the markers that an opened partition needs: see `TransactionCoordinator.reconcile`."""
+        """Return the markers that the opened partition `target` needs. `found` are its open transactions, and `held`
+        the marker orders (instructions to write a marker) that have waited for it: see
+        `TransactionCoordinator.reconcile`.
+        """
         draft = Draft(now_ms)
         history = self._table.history
         producer_ids = {txn.producer_id for txn in found} | {order.producer_id for order in held}

@@ -51,7 +51,9 @@ def code_for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
 def fenced_refusal(
     transactional_id: str, shown: ProducerIdAndEpoch, txn: TransactionMetadata
 ) -> RefusedError:
-    """Return the error for a request whose producer epoch is not the current one of the transactional id."""
+    """Return the error for a request whose producer epoch is not the current one of the transactional id. `shown` is
+    the producer id and epoch that the request has.
+    """
     return RefusedError(
         ErrorCode.producer_fenced,
         f"{transactional_id}: producer {shown.producer_id} with epoch {shown.producer_epoch} was fenced; "
@@ -62,7 +64,9 @@ def fenced_refusal(
 def id_mapping_refusal(
     transactional_id: str, shown: ProducerIdAndEpoch, txn: TransactionMetadata
 ) -> RefusedError:
-    """Return the error for a request whose producer id is not that of the transactional id."""
+    """Return the error for a request whose producer id is not that of the transactional id. `shown` is the producer id
+    and epoch that the request has.
+    """
     return RefusedError(
         ErrorCode.invalid_producer_id_mapping,
         f"{transactional_id} belongs to producer {txn.client.producer_id}, not {shown.producer_id}",

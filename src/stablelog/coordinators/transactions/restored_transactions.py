@@ -140,7 +140,7 @@ def torn_commits(log: CommitLog, holds: Callable[[TopicPartition, TransactionMet
     commits.
 
     Args:
-        log: the state that the commit log shows.
+        log: the state of the transaction group, as its commit log (the coordinator's log) shows it.
         holds: returns whether the store has a committed transaction in a partition.
     """
     commits: dict[int, list[Torn]] = {}

@@ -105,7 +105,8 @@ class ConsumerGroup:
         owners: the member that owns a partition, by partition.
         topics_version: the version of the broker's list of topics with which `topics_hash` was last compared; None if
             there was no comparison since the start or since a subscription has changed.
-        selections: the topics that members' patterns select. A member's heartbeat resolves its pattern, by its rights.
+        selections: the topics that members' patterns (regular expressions) select, as far as the members may describe
+            them.
         is_planned: whether the caller has to compute a target assignment that is too large for a heartbeat.
         plan_in_work: the input of the target assignment that the caller is computing; None if it computes none.
     """
@@ -442,8 +443,7 @@ class ConsumerGroup:
     def _replay_current(self, member: ConsumerMember, current: CurrentAssignment) -> None:
         """Set a member's current assignment from a record, in a replay of the log.
 
-        A decision can move a partition from one member to another. Between the two records of such a decision, the
-        partition has two owners in the replay.
+        Another member may still own one of the partitions, if the record of its loss follows in the log.
         """
         self._disown(member)
         member.current = current

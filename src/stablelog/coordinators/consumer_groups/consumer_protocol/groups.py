@@ -54,10 +54,10 @@ class ConsumerGroups:
         self.heartbeats = Heartbeats(config, table.deadlines)
 
     def pattern_of(self, request: HeartbeatRequest) -> str | None:
-        """Return the pattern of topic names whose topics the caller must find before it passes the heartbeat to
-        `heartbeat`.
+        """Return the pattern (regular expression) of topic names in a request. The caller must find the topics that
+        match it before it passes the request to `heartbeat`.
 
-        The caller puts the topics into `HeartbeatRequest.selection`.
+        The caller puts these topics into `HeartbeatRequest.selection`.
 
         Returns:
             The pattern. None if the sender has no pattern, or if the request is invalid and is going to be refused.

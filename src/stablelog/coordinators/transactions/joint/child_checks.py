@@ -87,7 +87,7 @@ class ChildChecks:
 
     def check_child(self, name: JointName, version: int, shown: ChildShown) -> TransactionMetadata:
         """Check that a version of a joint commit can commit a child (one of the transactions that it commits together),
-        and return the child's state.
+        which the request names as `shown`, and return the child's state.
 
         Raises:
             RefusedError: the child cannot be committed; the message names the reason.
