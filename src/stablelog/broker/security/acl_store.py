@@ -74,8 +74,8 @@ class BrokerAcls:
     def record_file(self) -> None:
         """Record in `meta.properties` that the file of rules exists, so that a later start finds out if it is missing.
 
-        The broker calls this when it starts. If it did so only with the first rule, a loss of the file before that
-        would not be noticed.
+        The broker calls this when it starts. If the broker did so only when the first rule is created, an earlier loss
+        of the file would not be noticed.
 
         Raises:
             RefusedError: the disk refused the write.

@@ -68,7 +68,7 @@ class Logins:
     Args:
         listeners: the settings of each listener with SASL, by the name of the listener.
         credentials: returns the present credentials of all users.
-        clock: the broker's clock. Whether a token is valid depends on the wall clock.
+        clock: the broker's clock. Its wall clock decides whether a token is valid.
         tasks: starts the tasks that load the keys of bearer tokens.
         failure_delay_ms: the least time in ms between the request of a login that fails and its answer.
     """

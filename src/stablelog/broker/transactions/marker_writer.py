@@ -116,8 +116,8 @@ class MarkerWriter:
         return _key(order) not in self._lacking
 
     def undurable_commits(self) -> set[int]:
-        """Return the commit sequences (numbers) of commits with a marker that is written and not durable yet, or that
-        an open partition lacks because the disk is full.
+        """Return the commit sequences (numbers) of the commits that have a marker which is not durable: it is written
+        and not durable yet, or an open partition lacks it because the disk is full.
         """
         return {*self._durability.undurable_commits(), *(sequence for sequence, _ in self._missing_commits())}
 

@@ -159,7 +159,7 @@ class TransactionGroup:
 
     def incomplete_partitions(self) -> Collection[TopicPartition]:
         """Return the open partitions that lack markers of transactions from before the broker's start, because the disk
-        is full. Nothing else may be written to them.
+        is full. Nothing else may be written to them before these markers.
         """
         return self._markers.incomplete_partitions()
 

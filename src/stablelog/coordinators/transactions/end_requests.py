@@ -88,8 +88,9 @@ def is_first_since_start(txn: TransactionMetadata, version: int, coordinator_epo
     """Return whether an EndTxn request is the first one, since the broker's start, that repeats the end of a complete
     transaction of TV1 (transaction version 1).
 
-    If so, the coordinator records in the commit log that the transaction has ended. A crash may have lost its marker in
-    a partition that is not open yet, and its records there must not become part of the producer's next transaction.
+    If so, the coordinator records in the commit log that the transaction has ended. A crash may have lost the marker of
+    this transaction in a partition that is not open yet. Without the record, the transaction's records there could
+    become part of the producer's next transaction.
 
     Args:
         txn: the state of the transactional id.

@@ -74,7 +74,7 @@ class Reconciliation:
     partition was opened after a crash. Decides which of these transactions are ended and which are continued.
 
     Args:
-        table: the group's transactional ids.
+        table: the transactional ids of a transaction group (topics and producers with one commit log).
         ending: makes the decisions that end transactions.
     """
 

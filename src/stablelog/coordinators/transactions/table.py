@@ -140,8 +140,8 @@ class TransactionTable:
         return self._idle.owner_of(producer_id) if owner is None else owner
 
     def may_own_transaction(self, target: TopicPartition, producer_id: int) -> bool:
-        """Whether an open transaction of this producer in a partition may belong to this group: an id of the group, or
-        a past decision about the partition, has the producer id.
+        """Whether an open transaction of this producer in a partition may belong to this transaction group (topics with
+        one order of commits): an id of the group, or a past decision about the partition, has the producer id.
         """
         return self.owner_of(producer_id) is not None or self.history.has_decision_in(target, producer_id)
 

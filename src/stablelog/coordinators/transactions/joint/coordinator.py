@@ -150,7 +150,7 @@ class JointCommits:
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
         """Return the known children of a key of joint commits (the transactions to commit together), oldest first: the
-        transactional id of each, and the key, version, run and further parts that the id contains.
+        transactional id of each, and the parts of the id (key, version, run of the writer and others).
         """
         return self._joints.children(name)
 
@@ -354,7 +354,7 @@ class JointCommits:
         return txn is not None and txn.state is TransactionState.ONGOING
 
     def is_committing(self, producer_id: int) -> bool:
-        """Return whether the transaction of a producer id is committed, alone or in a joint commit, and still lacks
+        """Return whether the transaction of a producer id is committed, alone or together with others, and still lacks
         markers.
         """
         owner = self._table.owner_of_open(producer_id)

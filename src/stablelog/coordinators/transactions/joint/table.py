@@ -127,13 +127,15 @@ class JointTable:
 
     def children(self, name: JointName) -> list[tuple[str, Child]]:
         """Return the known children of a key of joint commits (the transactions that its commits commit together),
-        oldest first: the transactional id of each, and the key, version, run and further parts that the id contains.
+        oldest first: the transactional id of each, and the key, version, run (start of the writer) and further parts
+        that the id contains.
         """
         return list(self._children.get(name, {}).items())
 
     def all_children(self) -> list[tuple[str, Child]]:
         """Return the known children of all keys of joint commits (the transactions that these commits commit together):
-        the transactional id of each, and the key, version, run and further parts that the id contains.
+        the transactional id of each, and the key, version, run (start of the writer) and further parts that the id
+        contains.
         """
         return [item for children in self._children.values() for item in children.items()]
 
