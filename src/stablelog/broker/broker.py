@@ -73,7 +73,7 @@ class Broker:
         config: the settings.
         directory: the data directory; the broker creates it if it does not exist.
         disk: the disk of the data directory.
-        clock: broker time, and the wall clock.
+        clock: broker time, which never goes back, and the wall clock.
         on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something failed
             unexpectedly that does not belong to a single connection or partition.
         make_flush: makes the object that writes appended batches to disk; called with the arguments of `GroupFlush`.
@@ -82,7 +82,7 @@ class Broker:
 
     Attributes:
         acls: the ACLs; None if the broker has no authorizer, so that every client may do everything.
-        logins: the logins; None if no listener has SASL.
+        logins: verifies the logins of clients; None if no listener has SASL.
 
     Raises:
         UnavailableError: another broker uses the directory.
@@ -229,7 +229,7 @@ class Broker:
         return self.directory.cluster_id
 
     def now_ms(self) -> int:
-        """Return broker time in ms."""
+        """Return broker time, which never goes back, in ms."""
         return self.clock.now_ms()
 
     def _samples(self) -> Iterator[Sample]:
@@ -277,8 +277,8 @@ class Broker:
         self.tiering.start(self.node_id)
 
     async def open_partitions(self) -> None:
-        """Open all partitions and write the markers of decided transactions that they lack, without the other
-        background work of `start`.
+        """Open all partitions. Write the missing markers of transactions whose commit or abort is decided, without the
+        other background work of `start`.
 
         This is for a program that only reads the data directory, and then stops the broker.
         """
@@ -300,8 +300,8 @@ class Broker:
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """Make a newly opened partition usable: write the markers of decided transactions that it lacks because of a
-        crash, and wake the requests that wait for the partition.
+        """Make a newly opened partition usable. Write the markers that it lacks because of a crash, of transactions
+        whose commit or abort is decided, and wake the requests that wait for the partition.
 
         Args:
             partition: the open partition.

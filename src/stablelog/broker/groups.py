@@ -141,8 +141,9 @@ class BrokerGroups:
                 )
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """Apply the end of a transaction, a marker in the offsets log, to the offsets that the transaction has
-        committed. After a commit marker, the offsets take effect; after an abort marker, they are dropped.
+        """Apply the end of a transaction, for which the offsets log has got a marker, to the consumers' offsets that
+        the transaction contains. After a commit marker, these offsets take effect; after an abort marker, they are
+        dropped.
 
         Args:
             producer_id: the producer id of the transaction.

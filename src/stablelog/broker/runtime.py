@@ -19,7 +19,7 @@ class Runtime:
         config: the settings of the broker.
         disk: the disk of the data directory.
         directory: the data directory.
-        clock: broker time, and the wall clock.
+        clock: broker time, which never goes back, and the wall clock.
         reserve: reports whether the disk is full, and frees disk space for work that must succeed then.
         tasks: starts background work, runs the work of a request to its end, and handles unexpected exceptions.
         flush: makes appended batches durable, with one fsync for all that wait.

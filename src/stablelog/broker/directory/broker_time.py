@@ -76,16 +76,18 @@ class BrokerTime:
         return None if whole is None else (int(whole[1]), int(whole[2]))
 
     def clock_was_set(self) -> None:
-        """Record that the wall clock was set just now. From now on it is trusted, even if it is earlier than the time
-        in the file `broker-time`.
+        """Take note that the wall clock was set just now. From now on `record` writes its time into the file
+        `broker-time`, even if this time is earlier than the one in the file.
         """
         self._least_ahead_ms = None
 
     def record(self) -> None:
-        """Write the present broker time and wall clock into the file `broker-time`, which is durable on return.
+        """Write the present broker time (a clock for durations, which never goes back) and the wall clock into the file
+        `broker-time`, which is durable on return.
 
         A disk error is only logged, because the next start can also continue from the times of the earlier file. The
-        disk reserve frees no space for this file, because ends of transactions and deletions depend on the reserve.
+        disk reserve, space that the broker keeps for a full disk, is not used for this file: ends of transactions and
+        deletions depend on that space.
         """
         try:
             self._disk.write_atomic(self._path, self._content())
@@ -93,9 +95,9 @@ class BrokerTime:
             _log_unrecorded(error)
 
     async def record_in_thread(self) -> None:
-        """Write the present broker time and wall clock into the file `broker-time`, in a thread, so that the event loop
-        does not wait for the disk. The file is durable when this method ends. A disk error is only logged: see
-        `record`.
+        """Write the present broker time (a clock for durations, which never goes back) and the wall clock into the file
+        `broker-time`, in a thread, so that the event loop does not wait for the disk. The file is durable when this
+        method ends. A disk error is only logged: see `record`.
         """
         write = partial(self._disk.write_atomic, self._path, self._content())
         try:

@@ -29,15 +29,18 @@ class LockedDirectory:
     """A data directory that this broker has locked. It is created if it does not exist.
 
     Args:
-        writer: writes the directory's small files: the disk, or the disk reserve, which can write on a full disk.
-        clock: the broker's clock. Its broker time continues that of the last broker that used the directory.
-        is_restoring: whether the caller is a restore, which has created and locked the directory.
+        writer: writes the directory's small files: the disk, or the disk reserve (space that the broker keeps for a
+            full disk), which can write also when the disk is full.
+        clock: the broker's clock. Its broker time, by which durations are measured, continues that of the last broker
+            that used the directory.
+        is_restoring: whether the caller is a restore from an object store, which has created and locked the directory
+            already.
 
     Attributes:
         path: the path of the directory.
         cluster_id: the id of the cluster that the directory belongs to; a new id for a new directory.
         node_id: the id of the broker that the directory belongs to.
-        time: the broker time of the directory.
+        time: keeps broker time in a file of the directory, by which it continues at the next start.
         is_clean: whether the last broker that used the directory has stopped cleanly, so that its logs need no
             recovery.
 
@@ -103,8 +106,8 @@ class LockedDirectory:
         return cluster_id, node_id if meta.node_id is None else meta.node_id, meta.fault is None
 
     def begin(self) -> None:
-        """Begin to use the directory: record broker time in its file, and remove the file that marks a clean stop, so
-        that after a crash the next start recovers the logs.
+        """Begin to use the directory. Record broker time (a clock for durations, which never goes back) in its file.
+        Remove the file that marks a clean stop, so that after a crash the next start recovers the logs.
 
         Durable on return.
         """

@@ -204,7 +204,7 @@ class DiskReserve:
         wait, the disk counts as full.
 
         Args:
-            who: identifies the log.
+            who: an object of any kind that identifies the log.
             waits: whether records wait.
         """
         if waits:
@@ -223,8 +223,8 @@ class DiskReserve:
         """Refuse a client's write if the disk counts as full.
 
         Args:
-            while_full: the error code with which the API of the request refuses, and whether it is served while half of
-                the reserve is left.
+            while_full: the error code with which the API of the request refuses, and whether the API is served
+                nevertheless while half of the reserve is left.
 
         Raises:
             RefusedError: the disk is full. The error has the code of the API.
@@ -235,12 +235,12 @@ class DiskReserve:
         raise RefusedError(while_full.code, self.state())
 
     def attempt(self, work: Callable[[], Result], *, frees: bool = False) -> Result:
-        """Run work that must succeed on a full disk, and return its result. If it lacks space, free a step of the
+        """Run work that must succeed on a full disk, and return its result. If the work lacks space, free a step of the
         reserve (truncate the reserve file by a part of its size) and run the work again.
 
         Args:
-            work: the function to call. If it raises a DiskError for lack of space whose `undone` is True, it has
-                changed nothing, and is called again.
+            work: the function to call. If it raises a DiskError for lack of space whose `undone` is True (the call has
+                changed nothing), the function is called again.
             frees: whether `work` frees space, or is needed to free it. Only then may it use the last quarter of the
                 reserve.
 
@@ -328,13 +328,13 @@ class DiskReserve:
         return True
 
     def write_atomic(self, path: Path, content: bytes, *, is_private: bool = False) -> None:
-        """Replace a small file of the broker, even on a full disk. `is_private` says whether only the owner may read
-        the file: see `Disk.write_atomic`.
+        """Replace a small file of the broker, on a full disk with space of the reserve. `is_private` says whether only
+        the owner may read the file: see `Disk.write_atomic`.
         """
         self.attempt(lambda: self._disk.write_atomic(path, content, is_private=is_private), frees=True)
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
-        """Replace a small file without a sync, even on a full disk. See `Disk.write_unsynced`."""
+        """Replace a small file without a sync, on a full disk with space of the reserve. See `Disk.write_unsynced`."""
         self.attempt(lambda: self._disk.write_unsynced(path, content), frees=True)
 
     async def restore(self) -> bool:

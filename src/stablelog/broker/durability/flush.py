@@ -271,8 +271,9 @@ class GroupFlush:
             await in_thread_to_its_end(self._threads, work.write)
 
     def _write_view(self, partition: Partition) -> None:
-        """Write those commit indexes of sealed segments that a full disk has refused, with space from the disk reserve.
-        (The commit index of a segment lists the transactions whose commit marker is in the segment.)
+        """Write the rest of a partition's view (its committed batches in the order of their commits): the commit
+        indexes of sealed segments that a full disk has refused. They get space from the disk reserve. (The commit index
+        of a segment lists the transactions whose commit marker is in the segment.)
         """
         while partition.side_failure is not None and self._reserve.make_room(
             partition.side_failure, frees=True

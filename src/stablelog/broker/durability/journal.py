@@ -136,8 +136,8 @@ class Journal:
         return [Record(0, wall_ms, key, value, ()) for key, value in entries]
 
     def marker_times(self) -> dict[str, int]:
-        """Return the present broker time and wall clock (`now_ms` and `wall_ms`), by the names of the arguments with
-        which markers are appended to partitions.
+        """Return broker time, which never goes back, and the wall clock: `now_ms` and `wall_ms`, the names of the
+        arguments with which markers are appended to partitions.
         """
         return {"now_ms": self.clock.now_ms(), "wall_ms": self.clock.wall_ms()}
 

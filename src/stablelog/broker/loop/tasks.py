@@ -180,7 +180,7 @@ class Tasks:
         first_at_once: bool = False,
         pause_s: Callable[[], float] | None = None,
     ) -> asyncio.Task[None]:
-        """Run `step` again and again, with pauses, until `stop`. An unexpected exception stops the broker.
+        """Run `step` again and again, with pauses, until `stop` is called. An unexpected exception stops the broker.
 
         If a step raises a StablelogError, the error is logged, but only once until a step succeeds again. The next step
         is made as usual.

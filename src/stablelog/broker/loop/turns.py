@@ -3,8 +3,8 @@
 The first AT_ONCE_MAX items of some work are processed in one turn, however long it takes. This matters for
 transactions: the markers of a transaction in at most AT_ONCE_MAX partitions are written in one turn, and become durable
 in one turn. A ListOffsets request for these partitions therefore sees the end of the transaction in all of them or in
-none, unless many other partitions become durable at the same time. For the markers of a joint commit, the limit is
-`marker_queue.MARKERS_AT_ONCE_MAX`.
+none, unless many other partitions become durable at the same time. For the markers of a joint commit, which commits the
+transactions of several producers together, the limit is `marker_queue.MARKERS_AT_ONCE_MAX`.
 """
 
 import asyncio
@@ -88,8 +88,8 @@ async def free_in_turns(*containers: MutableMapping[Any, Any] | list[Any]) -> No
     """Remove the items of dicts and lists one after another, in several turns of the event loop, so that their memory
     is freed step by step.
 
-    Python frees an object when its last reference goes. If 10,000 partitions lost theirs in one turn, or the entries of
-    a response for them, the event loop would be blocked for 10 ms and more.
+    Python frees an object when its last reference goes. If 10,000 partitions, or the entries of a response about them,
+    were freed in one turn, the event loop would be blocked for 10 ms and more.
     """
     removals = (
         container.pop if isinstance(container, list) else container.popitem

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class Arrival(NamedTuple):
-    """The arrival of a new connection: the decision when it is served, or why it is closed.
+    """What the limits decide about a new connection when it arrives: how long it waits, and whether it is then served
+    or closed.
 
     Attributes:
-        delay_ms: the broker reads nothing from the connection for this time.
+        delay_ms: how long the broker reads nothing from the connection, in ms.
         why_closed: why the connection is closed after this time; None if it is served then.
     """
 

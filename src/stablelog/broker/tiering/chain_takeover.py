@@ -32,8 +32,8 @@ class OwnedChain(NamedTuple):
     Attributes:
         chain: publishes the next manifests.
         last: its last manifest, corrected where the local log differs from it.
-        contents: a long manifest stores its segments in separate objects, its parts. The contents of those parts that
-            were loaded, by the id of the part.
+        contents: the contents of those parts of this manifest that were loaded, by the id of the part. (A long manifest
+            stores its older segments in separate objects, its parts.)
     """
 
     chain: Chain

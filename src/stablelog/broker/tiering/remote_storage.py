@@ -40,7 +40,7 @@ class RemoteStorage:
 
     Attributes:
         store: the object store.
-        prefix: reads the objects under the prefix.
+        prefix: reads the objects of the cluster: those whose keys begin with its prefix.
         cluster_id: the id of the cluster.
         nonce: the bytes that distinguish this start of the broker from all others. Each object that this start creates
             in a partition's chain of manifests, the lists of its segments, contains them.

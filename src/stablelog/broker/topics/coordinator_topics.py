@@ -32,8 +32,9 @@ class CoordinatorTopics:
         self._reserve = runtime.reserve
 
     def open_commit_logs(self) -> dict[str, list[Partition]]:
-        """Open the commit log of each transaction group: the log in which its transaction coordinator stores its
-        decisions. Return the partitions of each log by the name of the group.
+        """Open the commit log of each transaction group (the topics whose commits have one order): the log in which the
+        group's transaction coordinator stores its decisions. Return the partitions of each log by the name of the
+        group.
         """
         logs = [topic for topic in self._topics if group_of_log(topic.name) is not None]
         missing = [(topic, index) for topic in logs for index in range(topic.partition_count)]

@@ -34,13 +34,13 @@ STRAY = "-stray"
 
 
 class BrokerStart(NamedTuple):
-    """What the opening of partitions depends on in the present start of the broker.
+    """Facts about the present start of the broker on which the opening of partitions depends.
 
     Attributes:
-        clean: whether the last broker that used the data directory has stopped cleanly.
+        clean: whether the last broker that used the data directory has stopped cleanly, so that no log needs recovery.
         leader_epoch: the leader epoch of all partitions, which grows with each start of the broker.
-        established_epoch: the first leader epoch under which this release has written the directory; None at the first
-            start with a directory of Apache Kafka.
+        established_epoch: the leader epoch of the first start after which each partition had all files of stablelog;
+            None while the broker takes over a directory of Apache Kafka.
     """
 
     clean: bool
@@ -91,7 +91,7 @@ class PartitionDirectories:
         return self._directory / f"{topic}-{index}"
 
     def complete(self, topics: Iterable[Topic]) -> bool:
-        """Write each partition's file with its log start offset where it is missing, as in directories that Apache
+        """Write the file with the log start offset of each partition that lacks this file, as partitions do that Apache
         Kafka wrote.
 
         Returns:
@@ -157,7 +157,7 @@ class PartitionDirectories:
         Args:
             topic: the topic.
             index: the index of the partition.
-            start: facts about this start of the broker.
+            start: facts about this start of the broker, such as its leader epoch.
             log_config: the settings of the partition's log.
             failed: the closed object of this partition, if it was open since the start and has failed because the disk
                 was full; None if it was not open since the start.
@@ -258,8 +258,8 @@ class PartitionDirectories:
         return self._disk.exists(self.path(topic.name, index) / REMOTE_MANIFEST_FILE)
 
     def last_commit_sequence(self, topic: str, index: int) -> int:
-        """Return the last commit sequence (the number of a commit in its transaction group) in a commit-ordered
-        partition that is not open; -1 if it has none.
+        """Return the last commit sequence (a commit's number in the order of commits) in a commit-ordered partition
+        that is not open; -1 if it has none.
 
         May run in a thread.
 

@@ -26,8 +26,8 @@ class ClockWatch:
 
     Args:
         clock: the broker's clock.
-        time: the broker time of the data directory. When the wall clock was set, the broker time is written at once to
-            its file, together with the new wall clock.
+        time: keeps broker time in a file of the data directory. When the wall clock was set, broker time and the new
+            wall clock are written to this file at once.
     """
 
     def __init__(self, clock: Clock, time: BrokerTime) -> None:

@@ -12,6 +12,8 @@
 | recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
 | disk reserve | writes records that wait for disk space; while the disk is full, frees space and writes the reserve file to its whole size again | RESERVE_S |
 
+A joint commit commits the transactions of several producers together, and its key names it for the client.
+
 An error in one partition is logged, and does not stop the work on the others. After an expected error the next pass
 tries again; an unexpected error fails the partition. An unexpected error of a coordinator stops the broker. Offsets of
 consumers expire by the group coordinator's own timer (`broker.groups`).
@@ -114,8 +116,8 @@ class Maintenance:
     # -- coordinators ------------------------------------------------------------------------------------------
 
     async def abort_overdue(self) -> None:
-        """Abort the open transactions that exceed their timeout, in every transaction group. (Each group has a
-        coordinator of its own.)
+        """Abort the open transactions that exceed their timeout, in every transaction group. (A group is the topics
+        whose commits have one order, and has a coordinator of its own.)
         """
         now_ms = self._clock.now_ms()
         for group in self._transactions:
@@ -126,8 +128,9 @@ class Maintenance:
             group.apply(decision)
 
     async def forget_expired(self) -> None:
-        """Forget expired transactional ids and expired keys of joint commits, in every transaction group. (A joint
-        commit ends the transactions of several producers together; its key identifies it when a client retries it.)
+        """Forget expired transactional ids and expired keys of joint commits, of every transaction group, the topics
+        whose commits have one order. (A joint commit commits the transactions of several producers together; its key
+        identifies it when a client retries it.)
         """
         # Read the clock only once: otherwise ids that expire during this pass could keep it from ending.
         now_ms = self._clock.now_ms()
@@ -167,9 +170,10 @@ class Maintenance:
 
         The checkpoint of the offsets log repeats the records of open transactions, at new offsets. After a start, the
         first offset of an open transaction shows whether a decision in the commit log is about this transaction or
-        about an earlier one (see `MarkerOrder.decides`). Suppose that the commit or abort of a transaction was decided
-        before its records were repeated. If the trim left only the repeated records, they would seem to belong to a
-        later transaction. So the log is trimmed only when the markers of all such decisions are durable.
+        about an earlier one of the same producer (`MarkerOrder.decides` compares them). Suppose that the commit or
+        abort of a transaction was decided before its records were repeated. If the trim left only the repeated records,
+        they would seem to belong to a later transaction. So the log is trimmed only when the markers of all such
+        decisions are durable.
 
         Args:
             journal: the log of the coordinator.
