@@ -36,17 +36,19 @@ class Clock(Protocol):
         """
 
     def continue_at(self, now_ms: int) -> None:
-        """Set broker time, so that it continues the broker time of an earlier process. Call this before anything else
-        reads the clock.
+        """Set broker time (the clock for durations, which never goes back) to `now_ms`, so that it continues the broker
+        time of an earlier process. Call this before anything else reads the clock.
         """
 
 
 class SystemClock:
-    """The machine's clocks. Broker time is the wall clock, read once, and then advanced by a clock that cannot be set.
+    """The machine's clocks. Broker time begins at the time that the wall clock shows when the process starts, and then
+    advances by a clock of the machine that nobody can set.
 
-    A broker that measured durations by the wall clock would expire transactions at the wrong time or never when an
-    administrator or NTP sets that clock. A broker that compared the timestamps of records with broker time, and was
-    started while the wall clock was wrong, would refuse all batches with correct timestamps until its next start.
+    Neither clock can replace the other. By the wall clock, transactions would expire at the wrong time or never when an
+    administrator or NTP sets it, so broker time measures durations. Broker time may be wrong until the next start if
+    the wall clock was wrong when the broker started: compared with it, all batches with correct timestamps could be
+    refused. So the timestamps of records are compared with the wall clock.
 
     Args:
         read_ns: returns the time of the clock with the given id, in nanoseconds.
@@ -61,9 +63,11 @@ class SystemClock:
         return (self._start_ns + self._read_ns(STEADY_CLOCK)) // 1_000_000
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return the time of the wall clock, which may be set, in ms since 1970-01-01 UTC."""
         return self._read_ns(time.CLOCK_REALTIME) // 1_000_000
 
     def continue_at(self, now_ms: int) -> None:
-        """Set broker time, so that it continues the broker time of an earlier process."""
+        """Set broker time (the clock for durations, which never goes back) to `now_ms`, so that it continues that of an
+        earlier process.
+        """
         self._start_ns = now_ms * 1_000_000 - self._read_ns(STEADY_CLOCK)

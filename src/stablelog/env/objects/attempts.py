@@ -97,8 +97,8 @@ class StoreRequests(Protocol):
         """Yield the objects whose keys begin with `directory/` and are greater than `after`, in the order of keys."""
 
     def directories(self, directory: str) -> Iterator[str]:
-        """Yield the names of the directories in a directory, in the order of their bytes; `directory` is empty for
-        those at the top.
+        """Yield the names of the directories in a directory, in the order of their bytes. A directory is a part of a
+        key that a slash follows. If `directory` is empty, yield those with which keys begin.
         """
 
     def delete(self, key: str) -> None:

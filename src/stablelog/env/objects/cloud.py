@@ -277,7 +277,9 @@ class CloudRequests:
         return iter(sorted(listed))  # obstore does not sort the listing of a store in memory.
 
     def directories(self, directory: str) -> Iterator[str]:
-        """Yield the names of the directories in a directory, in the order of their bytes."""
+        """Yield the names of the directories (parts of keys that a slash follows) in a directory, in the order of their
+        bytes.
+        """
         found = self._request(
             lambda: obstore.list_with_delimiter(self._store, prefix=f"{directory}/" if directory else None)
         )

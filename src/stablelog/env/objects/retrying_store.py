@@ -51,7 +51,8 @@ class Patience(NamedTuple):
 
 class _Source:
     """The pieces of an upload, produced by the caller's code. If this code raises an exception, the upload ends with
-    that exception. Without this class, the store would treat it as its own failure and retry.
+    that exception. Without this class, the exception would count as a failure of the store, and the upload would be
+    retried.
 
     Args:
         pieces: returns an iterable over the content from its beginning. The upload calls it once for each attempt.

@@ -94,7 +94,7 @@ class TransferWindow:
 
     def _request_ended(self, size: int, total: int, begun_s: float) -> None:
         """Adapt the window (the limit of bytes that are transferred at the same time) and the estimated rate to a
-        request that began at `begun_s` and has ended now.
+        request of `total` bytes, at most `size` of them at the same time, that began at `begun_s` and has ended now.
         """
         took_s = max(self._now_s() - begun_s, 1e-6)
         # The time of the bytes that were under way together.
