@@ -72,6 +72,6 @@ def acl_file(
     disk: Disk, directory: Path, writer: FileWriter | None = None
 ) -> RegisteredFile[list[AclBinding]]:
     """Return an object that reads and writes the file of ACLs, `acls.json`, in a data directory. `writer` writes the
-    file; None for the disk itself.
+    file, such as the disk reserve, which can write on a full disk; None for the disk itself.
     """
     return RegisteredFile(ACLS, disk, directory, decode=decode_acls, empty=encode_acls(()), writer=writer)

@@ -46,8 +46,8 @@ class ReadVersions(NamedTuple):
 
     Attributes:
         what: the name of the kind.
-        known: the greatest version that it reads.
-        least: the least version that it reads.
+        known: the greatest version of this kind that this release reads.
+        least: the least version that this release reads.
     """
 
     what: str
@@ -176,7 +176,10 @@ def _newer_in_log(
 def _check_records(
     disk: Disk, path: Path, values: dict[int, ReadVersions], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the versions of the records in a log file, up to the first batch that is damaged or incomplete."""
+    """Check the versions of the records in a log file, up to the first batch that is damaged or incomplete. `values`
+    and `checked` are the versions that this release reads, and the versions that were checked already: see
+    `_check_batch`.
+    """
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -200,9 +203,10 @@ def _check_batch(
         path: the path of the log file, for error messages.
         batch: the bytes of the batch.
         values: the versions that this release reads, by kind of record.
-        checked: the first bytes of key and value of the records that were checked before. A record with the same first
-            bytes is skipped, because its kind and version are the same. Only committed offsets with tagged fields are
-            never skipped: they are decoded as a whole.
+        checked: the pairs of the first bytes of key and value that were checked before; those of this batch are added.
+            A record with a known pair is skipped, because its kind and version are in these bytes. This does not
+            suffice for committed offsets with tagged fields, because a later release may add a tag without a new
+            version: each of them is decoded as a whole.
     """
     has_tags = False
     for offset, key, value in record_heads(batch, 0, VERSION_SIZE):
@@ -230,6 +234,8 @@ def _check_record(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> 
 
 
 def _has_tags(key: bytes, value: bytes, values: dict[int, ReadVersions]) -> bool:
-    """Whether a record is a committed offset with tagged fields."""
+    """Whether a record, by the first bytes of its key and its value, is a committed offset in a version with tagged
+    fields.
+    """
     kind, version = (int.from_bytes(one[:VERSION_SIZE], "big") for one in (key, value))
     return values.get(kind) is COMMITTED_OFFSET and version == group_records.FLEXIBLE_VERSION

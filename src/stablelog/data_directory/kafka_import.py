@@ -106,7 +106,7 @@ def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UU
 
 
 def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
-    """Raise DamageError if one of the partitions that a topic must have has no directory.
+    """Raise DamageError if a topic has a hole: one of the partitions that it must have has no directory.
 
     Args:
         directory: the data directory.

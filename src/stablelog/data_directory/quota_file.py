@@ -51,7 +51,7 @@ def _read_row(row: tuple[dict[str, str | None], dict[str, float]]) -> tuple[Enti
 
 def quota_file(disk: Disk, directory: Path, writer: FileWriter | None = None) -> RegisteredFile[Quotas]:
     """Return an object that reads and writes the file of quotas, `quotas.json`, in a data directory. `writer` writes
-    the file; None for the disk itself.
+    the file, such as the disk reserve, which can write on a full disk; None for the disk itself.
     """
     return RegisteredFile(
         QUOTAS, disk, directory, decode=decode_quotas, empty=encode_quotas({}), writer=writer

@@ -1,5 +1,5 @@
 """Those settings of a topic in the list of topics that decide how the files of its partitions are read: the order of
-its records, and its transaction group.
+its records, and its transaction group, the topics whose commits have one order.
 """
 
 from collections.abc import Mapping

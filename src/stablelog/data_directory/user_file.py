@@ -41,7 +41,7 @@ def user_file(
     disk: Disk, directory: Path, writer: FileWriter | None = None
 ) -> RegisteredFile[CredentialTable]:
     """Return an object that reads and writes the file of users, `users.json`, in a data directory. `writer` writes the
-    file; None for the disk itself.
+    file, such as the disk reserve, which can write on a full disk; None for the disk itself.
     """
     # The secret is stored with the first user. Before that no user exists whom it could hide.
     empty = encode_users(CredentialTable(secrets.token_bytes(SECRET_SIZE)))
