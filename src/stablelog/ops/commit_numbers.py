@@ -1,5 +1,6 @@
-"""The commit sequences (numbers of commits in their transaction group) and producer ids that coordinators have
-assigned, as far as the files of a data directory show.
+"""The commit sequences (the numbers that order the commits) and producer ids that coordinators have assigned,
+as far as the files of a data directory show. Each transaction group, the topics whose commits have one order, has a
+coordinator and a commit log of its own.
 
 A coordinator continues from the numbers in its commit log. If the end of the commit log was cut off, it would assign
 numbers again that batches in partitions already have. So `stablelog repair` reads the assigned numbers from the batches
@@ -55,11 +56,12 @@ SPARE_BLOCKS: Final = 1
 
 @dataclass(slots=True)
 class AssignedNumbers:
-    """The greatest assigned numbers that were found: commit sequences (numbers of commits in their transaction group)
-    and producer ids.
+    """The greatest assigned numbers that were found: commit sequences (the numbers that order the commits) and
+    producer ids.
 
     Attributes:
-        sequence_ends: by transaction group, the greatest commit sequence plus one.
+        sequence_ends: the greatest commit sequence plus one, by transaction group (the topics whose commits have one
+            order).
         producer_ids_end: the greatest producer id plus one.
     """
 
@@ -67,14 +69,14 @@ class AssignedNumbers:
     producer_ids_end: int = 0
 
     def sequence_end(self, group: str) -> int:
-        """Return the end of the commit sequences that were found for a transaction group: the greatest one plus one. A
-        commit sequence is the number of a commit in its group.
+        """Return the end of the commit sequences that were found for a transaction group, the topics whose commits have
+        one order: the greatest one plus one. A commit sequence is the number of a commit in this order.
         """
         return self.sequence_ends.get(group, FIRST_SEQUENCE)
 
     def add_batch(self, header: BatchHeader, batch: bytes) -> None:
         """Add the numbers in a batch to the assigned ones: its producer id and, if the batch is a commit marker, the
-        commit sequence in it, which is the number of the commit in its transaction group.
+        commit sequence in it, which is the number of the commit in the order of commits.
         """
         self.add_producer_id(header.producer_id)
         if not header.is_control:
@@ -91,8 +93,9 @@ class AssignedNumbers:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def add_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
-        """Add the numbers in a batch of a transaction group's commit log to the assigned ones: commit sequences
-        (numbers of commits in the group) and producer ids. Damaged records are skipped.
+        """Add the numbers in a batch of a commit log to the assigned ones: commit sequences (the numbers that
+        order the commits) and producer ids. Damaged records are skipped. `group` is the transaction group of the log,
+        the topics whose commits have one order.
 
         Raises:
             UnknownFormatError: a later release has written a record.
@@ -122,15 +125,16 @@ class AssignedNumbers:
 
 
 def group_of_directory(directory: Path) -> str | None:
-    """Return the name of the transaction group whose commit log has a partition in this directory; None if the
-    directory belongs to another topic.
+    """Return the name of the transaction group (the topics whose commits have one order) whose commit log has a
+    partition in this directory; None if the directory belongs to another topic.
     """
     return group_of_log(directory.name.rpartition("-")[0])
 
 
 def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
-    """Return those of the partition directories that belong to a commit log, by transaction group. Each list is in the
-    order of the partition numbers. A coordinator writes only to the first partition of its commit log.
+    """Return those of the partition directories that belong to a commit log, by transaction group, the topics whose
+    commits have one order. Each list is in the order of the partition numbers. A coordinator writes only to the first
+    partition of its commit log.
     """
     found: dict[str, list[Path]] = {}
     for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -142,7 +146,7 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
 
 def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers:
     """Find the numbers that coordinators have assigned, in all partitions of a data directory: the commit sequences
-    (numbers of commits in their transaction group) and the producer ids.
+    (the numbers that order the commits) and the producer ids.
 
     Three kinds of data are read: all batches, including those that `stablelog repair` has cut off; the producer
     snapshots, which also know producers whose batches are deleted; and the records of the commit logs.
@@ -171,12 +175,12 @@ def read_assigned_numbers(disk: Disk, partitions: list[Path]) -> AssignedNumbers
 
 def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNumbers:
     """Return the numbers from which the coordinator of a transaction group would continue, as it finds them in the
-    commit log: the ends of the commit sequences (numbers of commits in the group) and of the producer ids.
+    commit log: the ends of the commit sequences (the numbers that order the commits) and of the producer ids.
 
     Args:
         disk: the disk of the commit log.
         logs: the directories of the partitions of the commit log.
-        group: the transaction group.
+        group: the transaction group, the topics whose commits have one order.
     """
     logged = AssignedNumbers()
     for directory in logs:
@@ -188,8 +192,8 @@ def read_logged_numbers(disk: Disk, logs: list[Path], group: str) -> AssignedNum
 def next_numbers(
     assigned: AssignedNumbers, logged: Mapping[str, AssignedNumbers], group: str, *, is_cut: bool
 ) -> TransactionGroupState | None:
-    """Decide the next commit sequence (number of a commit in its transaction group) and the next producer id that the
-    coordinator of a group assigns.
+    """Decide the next commit sequence (a commit's number in the order of commits) and the next producer id that the
+    coordinator of a transaction group assigns.
 
     Coordinators reserve producer ids in blocks. The coordinator must continue after the block of the greatest known id
     and some further blocks: a client may have an id without a batch in any partition, and it is unknown which blocks
@@ -198,7 +202,7 @@ def next_numbers(
     Args:
         assigned: the numbers that coordinators have assigned.
         logged: the next numbers in each commit log, by transaction group. All groups take producer ids from one range.
-        group: the transaction group.
+        group: the transaction group, the topics whose commits have one order.
         is_cut: whether the end of the group's commit log was cut off. The lost part may have reserved producer ids that
             no batch contains yet.
 
@@ -263,12 +267,12 @@ def _batches_in(
 
 @dataclass(frozen=True, slots=True)
 class LostDecisions:
-    """The commits and aborts that a repair removes from a commit log when it truncates the log.
+    """The decisions that a repair removes from a commit log when it truncates the log: commits and aborts.
 
     Attributes:
         transactional_ids: the transactional ids whose state changed in the removed part.
-        first_commit: the least commit sequence (number of a commit in its transaction group) in the removed part; 0 if
-            it has no commit.
+        first_commit: the least commit sequence (a commit's number in the order of commits) in the removed part; 0 if it
+            has no commit.
         last_commit: the greatest commit sequence in the removed part; 0 if it has no commit.
     """
 
@@ -278,7 +282,9 @@ class LostDecisions:
 
 
 def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
-    """Find the commits and aborts that a truncation of a commit log removes, in the whole batches of the removed part."""
+    """Find the decisions (commits and aborts) that a truncation of a commit log removes, in the whole batches of the
+    removed part.
+    """
     ids, sequences = set(), set()
     for path, position, base_offset in damage.lost_files():
         for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
@@ -297,13 +303,13 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
 def append_next_numbers(
     disk: Disk, directory: Path, group: str, state: TransactionGroupState, *, leader_epoch: int
 ) -> None:
-    """Append a record to a commit log with the next numbers that its coordinator assigns: the commit sequence (number
-    of a commit in its transaction group) and the producer id. The record is durable on return.
+    """Append a record to a commit log with the next numbers that its coordinator assigns: the commit sequence (a
+    commit's number in the order of commits) and the producer id. The record is durable on return.
 
     Args:
         disk: the disk of the commit log. No broker may have the log open.
         directory: the commit log's directory. The log must be undamaged.
-        group: the transaction group.
+        group: the transaction group, the topics whose commits have one order.
         state: the content of the record, from `next_numbers`.
         leader_epoch: the leader epoch of the last start of the broker.
     """

@@ -122,7 +122,7 @@ class _Planner:
 
     def _add_numbers(self, at: TopicPartition, stored: Stored) -> None:
         """Record the numbers that are found in a partition as assigned, so that no coordinator assigns them again: the
-        commit sequences (numbers of commits in their transaction group) and the producer ids.
+        commit sequences (the numbers that order the commits) and the producer ids.
         """
         group = self._groups[at[0]]
         log = self._logs.setdefault(group, CommitLog(group))
@@ -198,11 +198,13 @@ class _Planner:
             )
 
     def _torn_sequence(self, group: str) -> int:
-        """Return the greatest commit sequence (number of a commit in its transaction group) of a commit that may be
-        torn in commit-ordered topics: present in some partitions, and lost in others. -1 if there is none.
+        """Return the greatest commit sequence (a commit's number in the order of commits) of a commit of this
+        transaction group (topics whose commits have one order) that may be torn in commit-ordered topics: present in
+        some partitions, and lost in others. -1 if there is none.
 
-        The commit log names the partitions of its commits. For a commit that was trimmed from the log, they are
-        unknown: it may be missing in each partition whose last commit sequence is lower.
+        The commit log names the partitions of its commits. For a commit whose record was trimmed from the log, these
+        partitions are unknown: the commit may be missing in each partition whose last commit sequence is less than that
+        of the commit.
         """
         latest = {
             at: one.latest_sequence

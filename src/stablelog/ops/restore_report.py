@@ -65,7 +65,7 @@ class LeftOut(NamedTuple):
 
     Attributes:
         transactional_id: the transactional id; None if the commit log does not have the transaction any more.
-        commit_sequence: the number of its commit in its transaction group; -1 if the transaction was aborted, or if the
+        commit_sequence: the number of its commit in the order of commits; -1 if the transaction was aborted, or if the
             commit log does not have it any more.
         topic: the name of the topic.
         partition: the number of the partition.
@@ -87,13 +87,13 @@ class Report(NamedTuple):
     Attributes:
         cluster_id: the id of the cluster.
         node_id: the id of the broker.
-        ranges: the loss of each partition.
+        ranges: for each partition, the range of offsets whose records are lost.
         groups: the committed offsets whose records are lost.
         torn: the torn commits: some of a commit's partitions have its records, and others have lost them.
         left_out: the transactions of which the store may have only some records of a partition.
-        torn_sequences: by transaction group, the greatest commit sequence (number of a commit in its group) of a commit
-            that may be torn.
-        commit_sequences: by transaction group, the commit sequence of the next commit after the restore.
+        torn_sequences: the greatest commit sequence (a commit's number in the order of commits) of a commit that may be
+            torn, by transaction group, the topics whose commits have one order.
+        commit_sequences: the commit sequence that the next commit after the restore gets, by transaction group.
         next_producer_id: the producer id that the coordinator assigns next.
         leader_epoch: the leader epoch of the restore.
         settings: the dynamic settings of the broker, by name.

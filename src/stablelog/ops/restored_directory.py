@@ -44,8 +44,8 @@ class Opened(NamedTuple):
     Attributes:
         next_offsets: the offset that the next record of each partition gets.
         committed: the committed offsets of each consumer group.
-        commit_sequences: by transaction group, the commit sequence (the number of a commit in its group) that the next
-            commit gets.
+        commit_sequences: the commit sequence (a commit's number in the order of commits) that the next commit gets, by
+            transaction group, the topics whose commits have one order.
     """
 
     next_offsets: dict[TopicPartition, int]

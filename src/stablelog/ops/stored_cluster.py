@@ -64,7 +64,7 @@ def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[
 
     Args:
         prefix: the prefix of the store, under which the broker kept all its objects.
-        cluster_id: the cluster that the prefix belongs to.
+        cluster_id: the id of the cluster that the prefix belongs to.
         payload_of: returns the payload (the bytes) of a partition's last manifest, the list of its segments in the
             store; None if there is none.
 

@@ -33,9 +33,9 @@ class PartitionUsage:
         log_start: the log start offset that the last manifest (the list of the segments in the store) records.
         end_offset: the first offset after those that the store has.
         segments: the number of segments that readers can read.
-        size: the bytes of their log files.
+        size: the bytes of the log files of these segments.
         marked: the number of segments that are marked for deletion.
-        marked_size: the bytes of their log files.
+        marked_size: the bytes of the log files of the marked segments.
         unnamed: the number of segment objects that the manifest does not name. They belong to copies that are under
             way, or were left by copies that a crash has ended.
         unnamed_size: the bytes of these objects.
