@@ -120,7 +120,8 @@ Steps = Generator[Request, Any, Result]
 
 def claim_epoch(nonce: bytes) -> Steps[int]:
     """Take the next broker epoch by creating an object in the store, and return it: a number greater than every epoch
-    that was taken before. It identifies this start of the broker.
+    that was taken before. It identifies this start of the broker. This is a generator: it yields its requests to the
+    store, and the caller sends them.
 
     Args:
         nonce: 16 bytes that no other start of a broker has.
@@ -156,7 +157,8 @@ class Chain:
         self, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
     ) -> Steps[Result]:
         """Make this broker the only writer of the chain of a partition's manifests: fence all brokers of lower epochs.
-        Return the result of `check` for the last manifest.
+        Return the result of `check` for the last manifest. This is a generator: it yields its requests to the store,
+        and the caller sends them.
 
         After a failure of the store, the caller calls this method again, until the method returns.
 
@@ -196,7 +198,8 @@ class Chain:
 
     def publish(self, payload: bytes) -> Steps[None]:
         """Publish a manifest, the list of the partition's segments in the store. It replaces all earlier manifests of
-        the partition. `payload` is the encoded manifest.
+        the partition. `payload` is the encoded manifest. This is a generator: it yields its requests to the store, and
+        the caller sends them.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. No reader will use this manifest.
@@ -219,7 +222,8 @@ class Chain:
 
     def removable_manifests(self, kept: int = MANIFESTS_KEPT) -> Steps[list[str]]:
         """Return the keys of old manifests (lists of the partition's segments in the store), which the caller may
-        delete: of this broker's epoch all but the last `kept`, and of each lower epoch all but the last one.
+        delete: of this broker's epoch all but the last `kept`, and of each lower epoch all but the last one. This is a
+        generator: it yields its requests to the store, and the caller sends them.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over. A fenced broker deletes nothing.
@@ -350,7 +354,7 @@ def _check_last_manifest(
 
 def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> Steps[bytes | None]:
     """Return the payload of a partition's last manifest (the encoded list of its segments in the store), for readers;
-    None if there is none.
+    None if there is none. This is a generator: it yields its requests to the store, and the caller sends them.
 
     Args:
         partition: the partition.

@@ -45,15 +45,15 @@ def copyable(segments: LogSegments, end_offset: int, stable_offset: int) -> list
 
 
 def view_start_of(partition: Partition) -> int:
-    """Return the first position in commit order whose record is not deleted; 0 for a partition that is not
-    commit-ordered.
+    """Return the start of a partition's view (its committed batches in the order of their commits): the first position
+    in commit order whose record is not deleted. It is 0 for a partition that is not commit-ordered.
     """
     return 0 if partition.view is None else partition.view.start_offset
 
 
 def other_files(directory: Path, base_offset: int, end_offset: int) -> dict[IndexKind, Path]:
-    """Return the paths of the files that are uploaded together as a segment's object of indexes, by kind: the indexes,
-    the producer snapshots and the others. Not all of these files need exist.
+    """Return the paths of the files that are uploaded together as a segment's object of indexes, by kind: the indexes
+    and the producer snapshots. Not all of these files need exist.
     """
     # The first kinds are in the order of the suffixes.
     indexes = zip(IndexKind, (*INDEX_SUFFIXES, *COMMIT_SUFFIXES), strict=False)

@@ -135,9 +135,9 @@ class ObjectDeletion:
 
     def find_objects(self, manifest: Manifest, now_s: float, delay_s: float) -> Steps[None]:
         """List the partition's objects in the store, and remember for `delete_found` those that may be deleted now.
-        This does nothing while `delete_found` still has objects to delete. The caller makes sure that no upload is
-        running: the objects of an upload would look like orphans, because no manifest (list of segments) names them
-        yet.
+        This is a generator: it yields its requests to the store, and the caller sends them. Nothing is done while
+        `delete_found` still has objects to delete. The caller makes sure that no upload is running: the objects of an
+        upload would look like orphans, because no manifest (list of segments) names them yet.
 
         Args:
             manifest: the last published manifest.
@@ -164,7 +164,8 @@ class ObjectDeletion:
         self._manifest_count = MANIFESTS_KEPT
 
     def delete_found(self, count_max: int) -> Steps[bool]:
-        """Delete the objects that `find_objects` has found. An upload may be running meanwhile.
+        """Delete the objects that `find_objects` has found. An upload may be running meanwhile. This is a generator: it
+        yields its requests to the store, and the caller sends them.
 
         The objects may be deleted at any time after `find_objects`: segments that are marked for deletion are never
         used again, no manifest will name an orphan (an object that the last manifest does not name), and old manifests

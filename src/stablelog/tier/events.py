@@ -170,8 +170,8 @@ class Events:
 
     @property
     def needs_mark(self) -> bool:
-        """Whether `__remote_log_metadata` needs the event that the deletion of the partition has begun. It does if this
-        broker has copied segments of the partition, and the topic has no such event yet.
+        """Whether `__remote_log_metadata` needs the event that marks the partition as being deleted: this broker has
+        copied segments of the partition, and the topic has no such event yet.
         """
         return self._has_own and not self.is_marked
 

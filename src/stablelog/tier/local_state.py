@@ -81,8 +81,8 @@ class LocalState:
         return read_log_start(self.disk, self.directory / REMOTE_LOG_START_FILE) or 0
 
     def log_start(self, local_start: int) -> int:
-        """Return the log start offset of a partition, over local and remote segments. Its local log begins at
-        `local_start`. It is smaller than `local_start` if the first records are only in the object store. Raises the
+        """Return the log start offset of a partition, over local and remote segments. `local_start` is the first offset
+        of its local log. The result is smaller than that if the first records are only in the object store. Raises the
         errors of `read_manifest`.
         """
         manifest = self.read_manifest()

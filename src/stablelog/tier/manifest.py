@@ -160,8 +160,8 @@ class ManifestSegments(SegmentRows[RemoteSegment]):
 
 
 def place_of(segments: Sequence[RemoteSegment], base_offset: int) -> int:
-    """Return the index, in a list of segments, of the first one with this base offset or a greater one; the length of
-    the list if there is none.
+    """Return the place (index), in a list of segments, of the first segment with this base offset or a greater one; the
+    length of the list if there is none.
     """
     return bisect_left(segments, base_offset, key=attrgetter("base_offset"))
 
@@ -369,10 +369,10 @@ def _records(content: bytes) -> Iterator[Record]:
 
 
 def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
-    """Return the segment, corrected so that its latest commit sequence (the number of a commit in its transaction
-    group) is at least that of the segment before it. `before` describes the commit index of that segment; None if it
-    has none. The segment's own number may be too small: a local commit index that was rebuilt does not know the commits
-    of earlier segments.
+    """Return the segment, corrected so that its latest commit sequence (a commit's number in the order of commits) is
+    at least that of the segment before it. `before` describes the commit index of that segment; None if it has none.
+    The segment's own number may be too small: a local commit index that was rebuilt does not know the commits of
+    earlier segments.
     """
     commit = segment.commit
     if commit is None or before is None or before.latest_sequence <= commit.latest_sequence:

@@ -11,8 +11,8 @@
     t.<topic>/<topic id>/<partition>/pins/<pin id>                a reader that keeps segments from deletion
 
 Numbers have leading zeros, so that the order of keys is that of numbers. Ids are written as Kafka writes them (base 64
-without padding, `-` and `_`), after `=`. The prefix `t.` distinguishes topics from the other directories. Without it, a
-topic whose name begins with a dot would be a hidden directory in a store on a local disk.
+without padding, `-` and `_`), each with a `=` before it. The prefix `t.` distinguishes topics from the other
+directories. Without it, a topic whose name begins with a dot would be a hidden directory in a store on a local disk.
 """
 
 import re

@@ -8,7 +8,7 @@ valid, the broker deletes no object of a segment that overlaps the pinned offset
    manifest stays in the store as long as the pin is valid: before the broker deletes the objects of a segment, it
    publishes a manifest that marks the segment, waits for the delay of deletions, and lists the pins.
 3. Every RENEWAL_S seconds, create a new pin with the same offsets, and then delete the old one.
-4. At the end, delete the pin, if the reader learns of the end.
+4. At the end, delete the pin. A reader that is killed cannot do that, so pins expire.
 
 The broker does not compare clocks. It counts the VALID_S seconds of a pin from the moment when it has first listed the
 pin, and deletes the pin after them. After a restart, the broker therefore counts VALID_S seconds again for each pin,

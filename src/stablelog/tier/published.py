@@ -30,8 +30,9 @@ class Published(NamedTuple):
         topic_id: the id of the topic.
         partition: the index of the partition.
         restored: the offsets and commits that restores of the partition have lost; None if it was never restored.
-        view_start: the first position of a commit-ordered partition that is not deleted. It may be greater than the log
-            start: records of later transactions may stand before deleted ones. 0 in other partitions.
+        view_start: the first position in commit order (the offset that read-committed readers see) whose record is not
+            deleted. It may be greater than the log start offset: in the log, records of transactions that committed
+            later may stand before deleted ones. 0 if the topic is not commit-ordered.
     """
 
     log_end: int

@@ -78,7 +78,7 @@ class Stored(NamedTuple):
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence (number of a commit in its transaction group) that the store has of a
+        """The greatest commit sequence (a commit's number in the order of commits) that the store has of a
         commit-ordered partition; -1 if there is none.
         """
         commits = [one.commit.latest_sequence for one in self.manifest.segments if one.commit is not None]
@@ -93,7 +93,9 @@ class Stored(NamedTuple):
 
     @property
     def view_start(self) -> int:
-        """The first position in commit order that is not deleted; 0 for a partition that is not commit-ordered."""
+        """The first position in commit order (the offset that read-committed readers see) whose record is not deleted;
+        0 for a partition that is not commit-ordered.
+        """
         return 0 if self.manifest.published is None else self.manifest.published.view_start
 
     @property
@@ -150,9 +152,9 @@ def gap_segments(ranges: Iterable[tuple[int, int]], start: int, leader_epoch: in
     """Return the contents of log files of segments without records, by the base offset of the segment. Their batches
     take the lost offsets of the ranges, from `start` on, so that no new record gets a lost offset.
 
-    Each segment has one batch. A consumer whose committed offset was lost gets an error, unless its offset is just the
-    end of a batch. So there should be few batches. So each range gets only one batch, unless it has more than
-    GAP_SEGMENT_MAX offsets.
+    Each segment has one batch. A consumer whose committed offset was lost must learn of the loss: it gets an error,
+    unless its offset happens to be the end of a batch. There should therefore be few batches, so each range gets only
+    one, unless it has more than GAP_SEGMENT_MAX offsets.
 
     Args:
         ranges: the first lost offset of each range, and the offset after its last one.
