@@ -173,7 +173,8 @@ class FetchSessions:
         self._remove(session_id)
         return RefusedError(
             ErrorCode.fetch_session_id_not_found,
-            f"fetch session {session_id} was ended, because it would have too many partitions",
+            f"fetch session {session_id} was ended, because it would have too many partitions: "
+            "begin a new session with a full fetch",
         )
 
     def end_session(self, session_id: int, owner: Principal) -> None:

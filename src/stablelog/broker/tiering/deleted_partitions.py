@@ -88,7 +88,7 @@ class DeletedPartitions:
                 if partition not in self._failed:
                     self._failed.add(partition)
                     log.error(
-                        "%s/%s cannot be deleted, although its topic was; the broker tries again: %s",
+                        "the objects of a deleted topic in %s/%s cannot be deleted yet; the broker tries again: %s",
                         self._storage.store.url,
                         partition.directory,
                         error,

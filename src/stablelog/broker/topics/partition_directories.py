@@ -169,7 +169,8 @@ class PartitionDirectories:
         directory = self.path(topic.name, index)
         if not self._disk.is_dir(directory):
             raise DamageError(
-                f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
+                f"{directory} is missing, so the partition is offline: "
+                f"restore the directory{'' if topic.is_internal else ', or delete the topic'}"
             )
         listing = Listing(self._disk, directory)
         self._check_topic_id(topic, listing)

@@ -57,7 +57,7 @@ class Reservations:
         if without_dots(name) in self._counts:
             raise RefusedError(
                 ErrorCode.reassignment_in_progress,
-                f"{name} is being created, grown or deleted; try again later",
+                f"topic {name} is being created, grown or deleted, so nothing was changed; try again later",
             )
         self._counts[without_dots(name)] = partition_count
 

@@ -82,7 +82,8 @@ class Proofs:
                 try:
                     if partition.availability.is_closed:
                         raise UnavailableError(
-                            f"{path} was closed before its batch headers were checked: retry"
+                            f"{path} was closed before the broker had checked its batch headers, so it cannot be "
+                            "read yet: send the request again"
                         )
                     piece = await next_in_thread(self._threads, proof.pieces)
                 except StablelogError as error:
@@ -112,7 +113,8 @@ class Proofs:
                 log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
             else:
                 error = UnavailableError(
-                    f"{path} was deleted or compacted while its batch headers were checked: retry"
+                    f"{path} was deleted or compacted while the broker checked its batch headers, so it was not "
+                    "read: send the request again"
                 )
             self._on_proven(proof.partition)
         elif path not in self._unreadable:
