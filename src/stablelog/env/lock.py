@@ -53,7 +53,8 @@ class DirectoryLock:
                 time.sleep(PAUSE_S * tried)
         self.release()
         raise UnavailableError(
-            f"another broker is running on {directory}: it holds the lock {path}. Stop it, or use another data directory"
+            f"another broker is running on {directory}: it holds the lock {path}. Stop that broker, or use another "
+            "data directory"
         )
 
     def release(self) -> None:
