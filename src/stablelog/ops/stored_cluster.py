@@ -163,7 +163,7 @@ def _read_partition(prefix: Prefix, cluster_id: str, partition: RemotePartition,
     if manifest.cluster_id != cluster_id:
         raise DamageError(
             f"the last manifest in {partition.chain} belongs to cluster {manifest.cluster_id}, "
-            f"but the store belongs to cluster {cluster_id}"
+            f"but the object store belongs to cluster {cluster_id}: nothing is restored"
         )
     parts = {f"{REMOTE_PART_PREFIX}{part_id.hex}": content for part_id, content in contents.items()}
     stored = Stored(partition, manifest, payload, parts, {})
