@@ -427,7 +427,8 @@ def decode_link(content: bytes) -> tuple[LinkKind, bytes]:
     refuse_unknown_version("an object of a chain of manifests", int.from_bytes(content[:2], "big"), VERSION)
     if len(content) < LINK.size:
         raise DamageError(
-            f"an object of a chain of manifests has {len(content)} bytes, and at least {LINK.size} are expected"
+            f"an object of a chain of manifests is damaged: it has {len(content)} bytes, and such an object has at "
+            f"least {LINK.size}"
         )
     version, crc, kind, _epoch, _nonce = LINK.unpack_from(content)
     if version != VERSION or crc != crc32c(content[CRC_END:]) or kind not in list(LinkKind):

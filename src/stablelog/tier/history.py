@@ -95,8 +95,8 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
     """
     if manifest is not None and manifest.cluster_id != local.cluster_id:
         raise DamageError(
-            f"the manifest of {local.directory} was written by cluster {manifest.cluster_id}, and this is cluster "
-            f"{local.cluster_id}"
+            f"the manifest of {local.directory} was written by cluster {manifest.cluster_id}, but this data "
+            f"directory belongs to cluster {local.cluster_id}"
         )
     _check_known(manifest, local)
     if manifest is None:

@@ -253,7 +253,9 @@ def decode_without_parts(content: bytes) -> Manifest:
             head[one] for one in ("version", "cluster", "log_start", "count")
         )
     except KeyError as error:
-        raise DamageError(f"the head of a manifest is damaged: {in_words(error)}") from error
+        raise DamageError(
+            f"a manifest is damaged: its first record (the head) cannot be read: {in_words(error)}"
+        ) from error
     is_number = all(type(number) is int and number >= 0 for number in (version, log_start, count))
     if not is_number or version < VERSION or not isinstance(cluster_id, str):
         raise DamageError(
@@ -284,7 +286,7 @@ def _parts_of(head: dict[str, Any]) -> tuple[ManifestPart, ...]:
         raise DamageError(f"the head of a manifest names its parts wrongly: {in_words(error)}") from error
     if any(type(number) is not int or number < 0 for part in parts for number in part[1:]):
         raise DamageError(
-            f"the head of a manifest has a value that is no number in its list of parts: {parts}"
+            f"the first record of a manifest has a value that is no number in its list of parts: {parts}"
         )
     return parts
 
@@ -343,7 +345,9 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
     try:
         head = parse_json(first.value or b"")
     except ValueError as error:
-        raise DamageError(f"the head of a {what} is damaged: {in_words(error)}") from error
+        raise DamageError(
+            f"a {what} is damaged: its first record (the head) is not JSON: {in_words(error)}"
+        ) from error
     if not isinstance(head, dict):
         raise DamageError(f"a {what} is damaged: its first record is no JSON object")
     segments = []

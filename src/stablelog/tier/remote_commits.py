@@ -87,8 +87,8 @@ class RemoteSegments:
         segment = self.segments.segment_at(offset)
         if segment is None:
             raise DamageError(
-                f"no manifest of {self.place} names a segment with offset {offset}, and the log begins at "
-                f"offset {self.start_offset}"
+                f"no manifest of {self.place} names a segment with offset {offset}, but the log begins at "
+                f"offset {self.start_offset}, so the segment is lost"
             )
         return segment
 
