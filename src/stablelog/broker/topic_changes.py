@@ -35,7 +35,7 @@ class TopicChanges:
 
     Args:
         topic_files: does the steps that read and write files.
-        runtime: the flush, the disk reserve, the tasks and the clock of the broker.
+        runtime: the objects that the parts of the broker share, such as its tasks and its clock.
         opening: opens partitions. A deletion waits until no partition of the topic is being opened.
         end_work: waits until no thread reads or writes open partitions of a topic. No thread begins to read or write
             them before the caller's next await.

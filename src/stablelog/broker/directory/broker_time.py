@@ -49,7 +49,8 @@ class BrokerTime:
         self._least_ahead_ms: int | None = None
 
     def resume(self) -> None:
-        """Set broker time to the time in the file, plus the time that has passed since the file was written.
+        """Set broker time (the clock for durations, which never goes back) to the broker time in the file, plus the
+        time that has passed since the file was written.
 
         The wall clock tells how much time has passed. If it is earlier now than in the file, no time is added.
         """

@@ -40,7 +40,7 @@ class GroupFlush:
         to_disk: whether the flush calls fsync. False for the setting `stablelog.flush=os`: a write then counts as
             durable once the operating system has it.
         reserve: frees disk space, if the disk is full, for the small files that are written beside a segment: indexes,
-            snapshots of the producer state, and summaries.
+            snapshots of the producer state, and summaries with sizes and checksums.
         tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good sync
             may or may not be on disk, and a later sync does not show whether they are.
         in_place_s: if the syncs of a round take at most this number of seconds, by an estimate from earlier syncs, the
@@ -261,8 +261,8 @@ class GroupFlush:
         return self._reserve.attempt(work, frees=partition.has_pending_writes)
 
     async def _write_rest(self, work: SyncWork) -> None:
-        """Write the files beside a segment (indexes, snapshot, summary) that a full disk has refused, with space from
-        the disk reserve.
+        """Write the files beside a segment that a full disk has refused, with space from the disk reserve: its indexes,
+        its snapshot of the producer state, and its summary with sizes and checksums.
 
         A sealed segment that lacks one of these files cannot be deleted, and is not copied to an object store. So the
         last quarter of the reserve may be used for it.
@@ -299,8 +299,8 @@ class GroupFlush:
         self._without_room.clear()
 
     def _log_unwritten(self, partition: Partition, work: SyncWork) -> None:
-        """Log that a file beside a partition's segments (an index, a snapshot of the producer state, a summary) cannot
-        be written: once, until the write succeeds again.
+        """Log that a file beside a partition's segments (an index, a snapshot of the producer state, or the summary
+        with sizes and checksums) cannot be written: once, until the write succeeds again.
         """
         failure = work.failure or partition.side_failure
         if failure is not None and self._reserve.record_failure(failure):

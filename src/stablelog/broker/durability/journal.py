@@ -168,7 +168,7 @@ class Journal:
 
         Args:
             batch: the batch.
-            frees: whether the log can be trimmed after the batch, so that the batch may use the whole disk reserve.
+            frees: whether the log can be trimmed after the batch, which may then use all space kept for a full disk.
 
         Raises:
             UnavailableError: the disk failed, and the broker has to stop: the coordinator has made decisions that are

@@ -234,7 +234,7 @@ class MemoryBudget:
         self._rest -= more
 
     def _has_room(self, claim: MemoryClaim) -> bool:
-        """Return whether a claim may grow to its `target`, the number of bytes that it is to hold: whether the budget
+        """Return whether a claim (the memory that a request takes) may grow to its `target` bytes: whether the budget
         has the bytes, and all arriving requests can still be completed afterwards.
         """
         more = claim.target - claim.held

@@ -1,6 +1,8 @@
 """Tiered storage in the broker: copies sealed segments to the object store, and reads them from there.
 
-This package carries out what `stablelog.tier` decides: it runs the threads, the timers and the requests to the store.
+This package carries out what `stablelog.tier` decides: it runs the threads, the timers and the requests to the store. A
+*manifest* is the list of a partition's segments in the store. Each change creates a new one, and the manifests of a
+partition form a *chain*. A *broker epoch* is a number that each start of a broker takes in the store.
 
 | module | what it does | decided by |
 |---|---|---|

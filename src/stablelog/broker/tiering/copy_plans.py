@@ -41,8 +41,8 @@ class CopyPlan(Protocol):
     different plans.
 
     Attributes:
-        part_count: the number of segments in one part of a manifest. (A long manifest stores its segments in separate
-            objects, its parts.)
+        part_count: the number of segments in one part of a manifest, the list of a partition's segments in the store.
+            (A long manifest stores older segments in separate objects, its parts.)
         deleted_at_once: how many segments, or other objects, are deleted at once.
         is_routine: whether the partitions are coordinators' logs, whose copies are so frequent that they are not
             logged. The objects of a few segments are then deleted after each copy, and the next manifest records that

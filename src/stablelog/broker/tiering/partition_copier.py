@@ -1,10 +1,10 @@
-"""Copies sealed segments to the object store, publishes manifests that name them, and deletes what is not needed.
+"""Copies sealed segments to the object store, publishes manifests (lists of a partition's segments there), and deletes
+objects that are not needed.
 
 A pass goes over all partitions with a remote tier. Several partitions are copied at a time; the oldest segment of each
-comes first. In each partition the first pass takes over the chain of manifests: it makes this broker the only writer of
-the chain. The last manifest in the store decides which segments the store has. A segment counts as copied only when a
-manifest that names it is published in the store and recorded on the local disk. Local retention may delete the segment
-only after that.
+comes first. The first pass of a partition takes over its chain of manifests: this broker becomes the only writer. The
+last manifest in the store decides which segments the store has. A segment counts as copied, and local retention may
+delete it, only when a manifest that names it is published and recorded on the local disk.
 
 A crash or an error leaves objects that no manifest names. A later copy of the same segment has another id, and so other
 keys. `tier.deletion` says when such objects, and those of segments before the log start, are deleted.

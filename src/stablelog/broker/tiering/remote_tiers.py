@@ -1,5 +1,5 @@
-"""Creates the remote tier of a partition: when the partition is opened, or when the settings of its topic enable tiered
-storage.
+"""Creates the remote tier of a partition, the part of its log that is in the object store: when the partition is
+opened, or when the settings of its topic enable tiered storage.
 """
 
 import logging

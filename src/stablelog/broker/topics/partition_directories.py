@@ -75,7 +75,7 @@ class PartitionDirectories:
 
     Attributes:
         attach_remote: called with each newly opened partition, before it is used. It connects the partition to its
-            remote tier, if there is one. May be called in a thread.
+            remote tier (the part of its log in an object store), if there is one. May be called in a thread.
     """
 
     def __init__(self, runtime: Runtime, checkpoints: TopicCheckpoints) -> None:

@@ -37,7 +37,9 @@ class ClockWatch:
         self._look_count = 0
 
     def start(self, tasks: Tasks) -> None:
-        """Start the task that compares the wall clock with broker time once a second."""
+        """Start the task that compares the wall clock once a second with broker time, which does not jump when the
+        clock is set.
+        """
         tasks.every("clock", INTERVAL_S, self.check_clock)
 
     async def check_clock(self) -> None:

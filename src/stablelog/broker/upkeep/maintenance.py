@@ -142,7 +142,7 @@ class Maintenance:
 
     async def trim_at_stop(self) -> None:
         """Trim the logs of all coordinators (write what they still need to the end of the log, and delete the log
-        before it), so that the next start reads little more than their live state.
+        before it), so that the next start reads little more than what they need.
 
         The caller stops the broker afterwards. A log that cannot be trimmed within a short time is left as it is.
         """
