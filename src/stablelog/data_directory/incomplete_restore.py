@@ -48,8 +48,8 @@ def read_restoring(disk: Disk, directory: Path) -> frozenset[bytes]:
     lists of partitions' segments in the object store.
 
     A damaged file counts as one without nonces. The next restore then treats the manifests of interrupted restores like
-    those of finished ones. This is safe: the next restore only skips more offsets, commit sequences and producer ids
-    than necessary.
+    those of finished ones. This is safe: the next restore only skips more offsets, commit sequences (the numbers that
+    order the commits) and producer ids than necessary.
 
     Raises:
         UnknownFormatError: a later release has written the file.

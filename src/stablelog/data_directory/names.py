@@ -1,4 +1,6 @@
-"""Names in a data directory: that of the disk reserve file, and those of partitions' directories."""
+"""Names in a data directory: that of the disk reserve (a file whose space the broker uses when the disk is full), and
+those of partitions' directories.
+"""
 
 import re
 from pathlib import Path
