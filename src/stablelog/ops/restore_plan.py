@@ -232,8 +232,8 @@ class _Planner:
     # -- the plan --------------------------------------------------------------------------------------------------
 
     def plan(self) -> RestorePlan:
-        """Make the plan: decide the content of all files of the directory, and the manifests that the restore
-        publishes.
+        """Make the plan: decide the content of all files of the directory, and the manifests (lists of a partition's
+        segments in the store) that the restore publishes.
         """
         for at, one in self._stored.items():
             payload = encode_manifest(self._published_manifest(at, one), self._now_ms)
@@ -302,7 +302,8 @@ class _Planner:
 
     def _published_manifest(self, at: TopicPartition, stored: Stored) -> Manifest:
         """Return the manifest (the list of a partition's segments in the store) that the restore publishes. It also has
-        the commit sequence and the producer id from which a later restore must continue.
+        the commit sequence (a commit's number in the order of commits) and the producer id from which a later restore
+        must continue.
         """
         log_end = stored.log_end if is_coordinator_log(at[0]) else gap_end(stored)
         topic = self._topics[at[0]].published

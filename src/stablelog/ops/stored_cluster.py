@@ -239,5 +239,7 @@ def _published(partitions: dict[int, Stored]) -> Published:
 
 
 def empty_stored(partition: RemotePartition, cluster_id: str) -> Stored:
-    """Return the state of a partition of which the store has nothing: an empty log without a manifest."""
+    """Return the state of a partition of which the store has nothing: an empty log without a manifest, the list of a
+    partition's segments in the store.
+    """
     return Stored(partition, Manifest(cluster_id), b"", {}, {})

@@ -71,9 +71,9 @@ def find_garbage(
         partition: the partition.
         deleted_ms: when the deletion of its topic was recorded in the store; None if the topic was not deleted.
         now_ms: the time of the store's clock.
-        age_ms: an object that the last manifest does not name counts as garbage only if it is at least so old, in ms: a
-            younger one may belong to an upload that is still under way. If the topic was deleted, the age of its
-            objects does not matter.
+        age_ms: an object that the last manifest (the list of the partition's segments) does not name counts as garbage
+            only if it is at least so old, in ms: a younger one may belong to an upload that is still under way. If the
+            topic was deleted, the age of its objects does not matter.
 
     Returns:
         The garbage, which may be no objects. If a reader has a pin (an object that protects segments from deletion),

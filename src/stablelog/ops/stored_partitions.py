@@ -73,7 +73,8 @@ class ObjectFault:
 
 
 def measure_partition(prefix: Prefix, partition: RemotePartition) -> PartitionUsage:
-    """Count the objects that the store has of a partition, and add up their sizes.
+    """Count the objects that the store has of a partition, and add up their sizes. The partition's last manifest, the
+    list of its segments in the store, says which objects are in use.
 
     Returns:
         The numbers and sizes of these objects, by kind: segments that readers can read, segments marked for deletion,
