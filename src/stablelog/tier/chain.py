@@ -156,9 +156,9 @@ class Chain:
     def take_over(
         self, check: Callable[[bytes | None], Result], void: Collection[bytes] = ()
     ) -> Steps[Result]:
-        """Make this broker the only writer of the chain of a partition's manifests: fence all brokers of lower epochs.
-        Return the result of `check` for the last manifest. This is a generator: it yields its requests to the store,
-        and the caller sends them.
+        """Make this broker the only writer of the chain of a partition's manifests (lists of its segments in the
+        store): fence all brokers of lower epochs. Return the result of `check` for the last manifest. This is a
+        generator: it yields its requests to the store, and the caller sends them.
 
         After a failure of the store, the caller calls this method again, until the method returns.
 
@@ -267,7 +267,7 @@ class Chain:
 
 
 class _Checked(NamedTuple, Generic[Result]):
-    """The result of a check of the chain of a partition's manifests.
+    """The result of a check of the chain of a partition's manifests, the lists of its segments in the store.
 
     Attributes:
         links: the kind of each object of the chain, by name and in the order of names.
@@ -281,11 +281,12 @@ class _Checked(NamedTuple, Generic[Result]):
 
 
 def _list_links(partition: RemotePartition, epoch: int) -> Steps[dict[ChainName, LinkKind]]:
-    """List the objects of the chain of a partition's manifests: the kind of each, by name and in the order of names.
-    The kind of an object follows from its size, because a manifest has a payload, and a claim or a fence has none.
+    """List the objects of the chain of a partition's manifests (lists of its segments): the kind of each, by name and
+    in the order of names. The kind of an object follows from its size, because a manifest has a payload, and the
+    objects by which one broker excludes another, claims and fences, have none.
 
     Raises:
-        FencedError: the chain has an object of a greater broker epoch than `epoch`.
+        FencedError: the chain has an object of a broker that has started later: its epoch is greater than `epoch`.
         DamageError: an object is too small.
     """
     links = {}
@@ -376,7 +377,7 @@ def same_payload(payload: bytes | None) -> bytes | None:
 
 
 def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, bytes]:
-    """Check an object of the chain of a partition's manifests after its download.
+    """Check an object of the chain of a partition's manifests (lists of its segments) after its download.
 
     Args:
         key: the key of the object, for messages.
@@ -406,8 +407,9 @@ def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, byt
 
 
 def encode_link(kind: LinkKind, epoch: int, nonce: bytes, payload: bytes = b"") -> bytes:
-    """Return the content of an object of the chain of a partition's manifests: a manifest; a claim, by which a broker
-    shows its epoch; or a fence, which keeps a broker of a lower epoch from publishing. Only a manifest has a payload.
+    """Return the content of an object of the chain of a partition's manifests: a manifest, the list of its segments; a
+    claim, by which a broker shows its epoch; or a fence, which keeps a broker of a lower epoch from publishing. Only a
+    manifest has a payload.
     """
     assert bool(payload) is (kind is LinkKind.MANIFEST), (
         "only a manifest has a payload: readers tell the kind of an object by its size"
@@ -417,8 +419,8 @@ def encode_link(kind: LinkKind, epoch: int, nonce: bytes, payload: bytes = b"") 
 
 
 def decode_link(content: bytes) -> tuple[LinkKind, bytes]:
-    """Decode an object of the chain of a partition's manifests. Return a pair: the kind of the object and its payload,
-    which is empty if the object is not a manifest.
+    """Decode an object of the chain of a partition's manifests, the lists of its segments in the store. Return a pair:
+    the kind of the object and its payload, which is empty if the object is not a manifest.
 
     Raises:
         UnknownFormatError: a later release has written the object.

@@ -5,9 +5,10 @@ no broker, such as a Spark task, reads from one cut point to another, without an
 
 The CRC of a batch does not cover its base offset, and says nothing about the log to which the batch belongs. For each
 cut point, the manifest (the list of a partition's segments in the store) therefore has the CRC-32C over all batch
-headers before it. The segment's summary has this CRC for the whole log file. From the CRC at the beginning of a chunk,
-a reader computes the one at its end, and compares it with that in the manifest. This proves that the bytes are those of
-this log file at this position. A header contains the CRC of its batch, so the bodies are proven, too.
+headers before it. The segment's summary, a small file with its sizes and checksums, has this CRC for the whole log
+file. From the CRC at the beginning of a chunk, a reader computes the one at its end, and compares it with that in the
+manifest. This proves that the bytes are those of this log file at this position. A header contains the CRC of its
+batch, so the bodies are proven, too.
 
 Format: docs/formats.md, "Records of remote log metadata".
 """
@@ -101,7 +102,8 @@ def encode_cut_points(
 
 def cut_points(segment: RemoteSegment) -> list[CutPoint]:
     """Decode the cut points of a segment, positions in its log file at which readers may divide it, from the segment's
-    description in the manifest. Return them in the order of their positions.
+    description in the manifest (the list of the partition's segments in the store). Return them in the order of their
+    positions.
 
     Raises:
         DamageError: the cut points are not in ascending order, or have no CRCs.
@@ -136,8 +138,8 @@ def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[in
     Args:
         segment: the segment, with its cut points.
         position: the position of the byte in the log file.
-        chunk_size: the size of a chunk, in bytes, in a segment that Apache Kafka has copied. Such a segment has no cut
-            points in the manifest.
+        chunk_size: the size of a chunk, in bytes, in a segment that Apache Kafka has copied. The manifest, the list of
+            the partition's segments in the store, has no cut points of such a segment.
 
     Returns:
         A tuple: the positions at which the chunk begins and ends, and the CRCs against which its batch headers are

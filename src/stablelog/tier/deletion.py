@@ -106,8 +106,8 @@ class ObjectDeletion:
 
     @property
     def is_swept(self) -> bool:
-        """Whether there is nothing to do about orphans (objects that no manifest names): no search for them is planned,
-        and all orphans that were found are deleted.
+        """Whether there is nothing to do about orphans, objects that no manifest (list of the partition's segments)
+        names: no search for them is planned, and all orphans that were found are deleted.
         """
         return self._sweep_s == math.inf and not self._found
 
@@ -168,8 +168,8 @@ class ObjectDeletion:
         yields its requests to the store, and the caller sends them.
 
         The objects may be deleted at any time after `find_objects`: segments that are marked for deletion are never
-        used again, no manifest will name an orphan (an object that the last manifest does not name), and old manifests
-        are never needed again.
+        used again, no manifest (list of the partition's segments) will name an orphan, which is an object that the last
+        manifest does not name, and old manifests are never needed again.
 
         Args:
             count_max: at most so many segments and other objects are deleted. The next call continues.
@@ -207,9 +207,10 @@ class ObjectDeletion:
     def _sweep_orphans(
         self, listed: list[str], manifest: Manifest, pins: list[Pin], now_s: float, delay_s: float
     ) -> list[str]:
-        """Return the orphans (objects that the last manifest does not name) that may be deleted: those that an earlier
-        sweep, a search like this one, has also found at least `delay_s` seconds ago. None is deleted while a reader has
-        a valid pin, an object that keeps segments from deletion. The other orphans are remembered for the next sweep.
+        """Return the orphans (objects that the last manifest, the list of segments, does not name) that may be deleted:
+        those that an earlier sweep, a search like this one, has also found at least `delay_s` seconds ago. None is
+        deleted while a reader has a valid pin, an object that keeps segments from deletion. The other orphans are
+        remembered for the next sweep.
         """
         named = named_keys(self._partition, manifest)
         orphans = [key for key in listed if key not in named and is_segment_or_part(self._partition, key)]

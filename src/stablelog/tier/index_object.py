@@ -1,9 +1,9 @@
 """The object with all files of a remote segment except its log file: indexes, producer snapshots and leader epochs.
 
-The files stand one after another. First are the offset index, the time index, the transaction index, and the entries
-and extents of the commit index. The manifest, the list of the partition's segments in the store, has the sizes of these
-files, so one request for a range reads one of them. At the end is a directory: a table with the position, the size and
-the CRC of each file.
+The files stand one after another. First are the offset index, the time index, the transaction index, and the entries of
+the commit index with their extents, the byte ranges of the transactions. The manifest, the list of the partition's
+segments in the store, has the sizes of these files, so one request for a range reads one of them. At the end is a
+directory: a table with the position, the size and the CRC of each file.
 
 Format: docs/formats.md, "The object of indexes".
 """
@@ -84,7 +84,8 @@ def index_range(summary: Summary, commit: CommitFiles | None, kind: IndexKind) -
 
     Args:
         summary: the summary of the segment, with the sizes and checksums of Kafka's indexes.
-        commit: sizes and checksums of the commit index; None if the segment has none.
+        commit: sizes and checksums of the commit index, which lists the transactions that commit in the segment; None
+            if the segment has none.
         kind: the kind of the index. The sizes of the offset, time and transaction index, and of the entries and extents
             of the commit index are known.
     """

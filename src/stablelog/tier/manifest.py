@@ -3,8 +3,8 @@
 A manifest is the payload of an object in the store. Each new manifest of a partition is a new object, and the last one
 is valid (`tier.chain`). A manifest is a file of record batches. The first record has the key `manifest`, and the data
 of the whole partition. Each further record describes one segment: it is the record that Kafka writes for a segment in a
-snapshot, and its custom metadata is the summary of the segment. A search for aborted transactions learns from the
-summaries which segments have some, and at which segment it can end.
+snapshot, and its custom metadata is the summary of the segment: its sizes, times and checksums. A search for aborted
+transactions learns from the summaries which segments have some, and at which segment it can end.
 
 The list of a partition with many segments is divided: older segments are in *parts*, objects of their own that never
 change, and the manifest names the parts. A publication therefore writes a few hundred KiB at most
@@ -99,7 +99,7 @@ class Manifest(NamedTuple):
         return self.segments[begin : begin + part.segment_count]
 
     def with_copied(self, segments: Iterable[RemoteSegment]) -> "Manifest":
-        """Return the manifest with newly copied segments added at the end of its list."""
+        """Return the manifest, the list of a partition's segments in the store, with newly copied segments at its end."""
         rows = list(self.segments)
         for segment in segments:
             rows.append(_with_latest(segment, rows[-1].commit if rows else None))
@@ -107,8 +107,9 @@ class Manifest(NamedTuple):
         return self._replace(segments=tuple(rows))
 
     def with_log_start(self, log_start: int, now_ms: int, broker_id: int) -> "Manifest":
-        """Return the manifest with a greater log start offset. The segments in its list that end at or before this
-        offset are marked for deletion. `now_ms` and `broker_id` say when and by which broker.
+        """Return the manifest (list of a partition's segments in the store) with a greater log start offset. Its
+        segments that end at or before this offset are marked for deletion. `now_ms` and `broker_id` say when and by
+        which broker.
         """
         assert log_start >= self.log_start
         count = bisect_right(self.segments, log_start, key=attrgetter("end_offset"))
@@ -190,9 +191,9 @@ def encode_manifest(manifest: Manifest, now_ms: int) -> bytes:
 def encode_part(
     part_id: uuid.UUID, segments: Sequence[RemoteSegment], now_ms: int
 ) -> tuple[ManifestPart, bytes]:
-    """Encode a part of a manifest: an object that lists these segments of a partition, so that the manifest itself
-    stays small. Return a pair: the description of the part, which the manifest contains, and the content of the part's
-    object.
+    """Encode a part of a manifest (the list of a partition's segments in the store): an object that lists these
+    segments, so that the manifest itself stays small. Return a pair: the description of the part, which the manifest
+    contains, and the content of the part's object.
     """
     content = _encode(PART_KEY, {"version": PART_VERSION, "count": len(segments)}, segments, now_ms)
     return ManifestPart(
@@ -374,9 +375,9 @@ def _records(content: bytes) -> Iterator[Record]:
 
 def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
     """Return the segment, corrected so that its latest commit sequence (a commit's number in the order of commits) is
-    at least that of the segment before it. `before` describes the commit index of that segment; None if it has none.
-    The segment's own number may be too small: a local commit index that was rebuilt does not know the commits of
-    earlier segments.
+    at least that of the segment before it. `before` describes the commit index of that segment, which lists the
+    transactions that commit in it; None if it has none. The segment's own number may be too small: a local commit index
+    that was rebuilt does not know the commits of earlier segments.
     """
     commit = segment.commit
     if commit is None or before is None or before.latest_sequence <= commit.latest_sequence:

@@ -1,5 +1,8 @@
 """The keys of the objects of tiered storage.
 
+A *manifest* is the list of a partition's segments in the store. Each change creates a new one, and the manifests of a
+partition form a *chain*. A *broker epoch* is a number that each start of a broker takes.
+
     cluster                                                  the id of the cluster, and the version of this layout
     epoch/<epoch>                                            a broker epoch that is taken
     settings/<epoch>-<n>                                     the dynamic settings of the broker
@@ -33,8 +36,8 @@ CHAIN_NAME = re.compile(rf"(\d{{{EPOCH_DIGITS}}})-(\d{{{NUMBER_DIGITS}}})")
 
 
 class ChainName(NamedTuple):
-    """The last part of the key of an object in the chain of a partition's manifests (`tier.chain`), or of an object
-    with dynamic settings: the epoch of the broker that wrote the object, and a number.
+    """The last part of the key of an object in the chain of a partition's manifests, the lists of its segments
+    (`tier.chain`), or of an object with dynamic settings: the epoch of the broker that wrote the object, and a number.
     """
 
     epoch: int
@@ -111,14 +114,17 @@ def epoch_key(epoch: int) -> str:
 
 
 def epoch_of(key: str) -> int | None:
-    """Return the broker epoch in a key that `epoch_key` has made; None for any other key."""
+    """Return the broker epoch (the number of a start of a broker) in a key that `epoch_key` has made; None for any
+    other key.
+    """
     name = key.removeprefix(f"{EPOCHS}/")
     return int(name) if len(name) == EPOCH_DIGITS and name.isascii() and name.isdecimal() else None
 
 
 def chain_name_of(key: str) -> ChainName | None:
-    """Return the broker epoch and the number at the end of a key; None if the key is neither that of an object in a
-    chain of manifests (lists of a partition's segments), nor that of dynamic settings of the broker.
+    """Return the broker epoch (the number of a start of a broker) and the number at the end of a key; None if the key
+    is neither that of an object in a chain of manifests (lists of a partition's segments), nor that of dynamic settings
+    of the broker.
     """
     match = CHAIN_NAME.fullmatch(key.rpartition("/")[2])
     return None if match is None else ChainName(int(match[1]), int(match[2]))

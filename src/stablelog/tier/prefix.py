@@ -195,8 +195,9 @@ class Prefix:
         return manifest, contents
 
     def run_steps(self, steps: Steps[Result]) -> Result:
-        """Run a generator of `tier.chain`, which reads or changes the chain of a partition's manifests: send each
-        request that it yields to the store, and the answer into the generator. Return the generator's result.
+        """Run a generator of `tier.chain`, which reads or changes the chain of a partition's manifests, the lists of
+        its segments: send each request that it yields to the store, and the answer into the generator. Return the
+        generator's result.
 
         Raises:
             StoreError: a request failed. The generator ends at this request.

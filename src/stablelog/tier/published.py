@@ -45,7 +45,9 @@ class Published(NamedTuple):
     view_start: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a dictionary, which becomes a part of the manifest in JSON. `published_of` reads it."""
+        """Return the fields as a dictionary, which the manifest (the list of a partition's segments in the store)
+        contains as JSON. `published_of` reads it.
+        """
         return {
             "log_end": self.log_end,
             "time_ms": self.time_ms,

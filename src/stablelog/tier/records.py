@@ -1,7 +1,8 @@
 """Kafka's records of remote segments, in the bytes that Kafka writes (KIP-405; KIP-1058 for `TxnIndexEmpty`).
 
 A record's value is a *frame*: three unsigned varints (1, the kind of message and its version 0) and the message. Kafka
-writes these records to the topic `__remote_log_metadata`; stablelog's manifests are made of the same records.
+writes these records to the topic `__remote_log_metadata`; stablelog's manifests, the lists of a partition's segments in
+the store, are made of the same records.
 
 The name of a class is that of Kafka's message, without `Remote`, `Log` and `Metadata`. Kafka writes the field
 `TxnIndexEmpty` only if it is true. A record of an earlier release of Kafka lacks the field, too, even if the segment

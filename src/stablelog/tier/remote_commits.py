@@ -141,8 +141,9 @@ class RemoteCommitOrder:
         return self._commits_of(segments[-1]).latest_sequence if segments else -1
 
     def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the description of the first remote segment's commit index with a commit sequence (a commit's number
-        in the order of commits) greater than this one; None if there is none.
+        """Return the description of the first remote commit index (the list of the transactions that commit in a
+        segment) that has a commit sequence (a commit's number in the order of commits) greater than this one; None if
+        there is none.
         """
         segments, start = self._remote.manifest.segments, self._remote.start_offset
         first = bisect_right(segments, commit_sequence, key=lambda one: self._commits_of(one).latest_sequence)

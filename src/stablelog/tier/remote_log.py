@@ -1,5 +1,5 @@
-"""The remote tier of one partition: searches in the list of its remote segments, and reads from cached bytes of
-objects.
+"""The remote tier of one partition, the part of its log in the object store: searches in the list of its remote
+segments, and reads from cached bytes of objects.
 
 This module sends no request. A read that needs bytes which are not in the cache raises NotLoadedError with the byte
 ranges. The caller loads these ranges and reads again (`segment_bytes`).

@@ -37,7 +37,8 @@ class RemoteSegment:
         is_txn_index_empty: whether it is known that no transaction was aborted in the segment.
         cut_points: encoded positions at which the log file can be divided between two batches (`tier.cut_points`).
         header_crcs: for each cut point, the encoded CRC-32C of the batch headers before it; empty if unknown.
-        commit: sizes and checksums of the segment's commit index; None if the topic is not commit-ordered.
+        commit: sizes and checksums of the segment's commit index, which lists the transactions that commit in it; None
+            if the topic is not commit-ordered.
         indexes_crc: the CRC-32C of the directory in the object of indexes, a row with the checksum of each of its
             files; None if it is unknown.
     """
@@ -87,8 +88,9 @@ class RemoteSegment:
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
         """Return the byte range of an index in the segment's object of indexes, which has all its files except the log
-        file; None if the index is empty. If the manifest does not say where the index is, the returned range has size
-        0, by which the reader of the range knows that it must load the whole object.
+        file; None if the index is empty. If the manifest (list of the partition's segments) does not say where the
+        index is, the returned range has size 0, by which the reader of the range knows that it must load the whole
+        object.
         """
         key = partition.segment_key(self.base_offset, self.segment_id, INDEXES)
         if self.summary is None:

@@ -1,9 +1,10 @@
 """The files of a partition after a restore: from the objects in the store, this module makes the files that replace
 those of a lost disk.
 
-The restored log has all records up to the end of the last manifest, all of them in the store. After them, the local log
-begins with batches without records. These batches take all offsets that the lost broker may have given to records that
-are not in the store, so that no offset is ever given to two records: see `log.files.restored`.
+The restored log has all records up to the end of the last manifest, the list of the partition's segments in the store.
+They stay in the store. After them, the local log begins with batches without records. These batches take all offsets
+that the lost broker may have given to records that are not in the store, so that no offset is ever given to two
+records: see `log.files.restored`.
 
 The store may have records of a transaction whose marker is lost. If other records of the transaction may be lost, too,
 a marker after these batches aborts it in this partition, so that no reader gets only some of its records.
@@ -100,8 +101,8 @@ class Stored(NamedTuple):
 
     @property
     def log_end(self) -> int:
-        """The greatest log end offset that is known of the lost log: the one that the last manifest records, or the end
-        of the segments in the store.
+        """The greatest log end offset that is known of the lost log: the one that the last manifest (the list of the
+        segments in the store) records, or the end of these segments.
         """
         said = self.manifest.published
         return self.end_offset if said is None else max(said.log_end, self.end_offset)
