@@ -11,7 +11,8 @@ If the file is missing or not whole, broker time begins at the wall clock.
 A machine without a battery for its clock starts with a wall clock that is years behind. If the file recorded this wrong
 time, the next start with a right clock would add those years to broker time, and all sessions, transactions and offsets
 would expire. So while the wall clock is earlier than the time in the file, the broker does not record the wall clock.
-It records the time in the file plus the time that has passed since the start, until the wall clock is set or is later.
+Instead, it records the time in the file plus the time that has passed since the start, until the wall clock is set or
+shows a later time.
 
 Format: docs/formats.md, "broker-time".
 """

@@ -299,8 +299,8 @@ class DiskReserve:
         return False
 
     def _lacks_bytes(self, error: DiskError) -> bool:
-        """Return whether a call that failed for lack of space probably lacked free bytes. Otherwise the file system had
-        no free inode.
+        """Return whether a call that failed for lack of space probably lacked free bytes. If not, the file system
+        probably had no free inode.
 
         This is a guess, because the free size of the disk does not show a user's quota.
         """

@@ -138,8 +138,8 @@ class CoordinatorLogs:
 
     async def copy_before_trim(self) -> None:
         """Copy the coordinators' logs before a coordinator trims one of them, that is, deletes the part before its
-        checkpoint. An error is not raised, so that the log is trimmed in any case: the next round meets it again and
-        logs it.
+        checkpoint. An error is not raised, so that the log is trimmed in any case. The next round of copies meets the
+        error again and logs it.
         """
         with contextlib.suppress(StablelogError):
             await self.copy_logs()

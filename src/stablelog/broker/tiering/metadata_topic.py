@@ -1,11 +1,11 @@
 """The internal topic `__remote_log_metadata`: one event for each change of a remote segment, as Apache Kafka keeps it.
 
 The topic is for readers: Kafka's tools, and programs that follow what is in the object store. The broker itself needs
-none of these events, because it reads the manifests, the lists of the segments in the store. So an error here stops no
-copy: the error is logged once, and the broker appends the missing events later. It finds the missing events by a
-comparison of the manifest with the events that the topic has. A *metadata partition* is a partition of this topic.
-After a start, the broker therefore reads each metadata partition once, before it appends the first event to this
-metadata partition.
+none of these events, because it reads the manifests, the lists of the segments in the store. So an error of this topic
+stops no copy to the store: the error is logged once, and the broker appends the missing events later. It finds the
+missing events by a comparison of the manifest with the events that the topic has. A *metadata partition* is a partition
+of this topic. After a start, the broker therefore reads each metadata partition once, before it appends the first event
+to this metadata partition.
 
 The broker does not wait until an event is durable. A crash loses at most the last events, and the next start appends
 them again.

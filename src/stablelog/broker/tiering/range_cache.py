@@ -137,8 +137,8 @@ class RangeCache:
 
     def make_room(self, size: int) -> None:
         """Raise the limit of memory, if needed, so that one read can have `size` bytes in memory at once beside what
-        the cache keeps otherwise. Otherwise each load could drop a range that the same read needs next, and the read
-        would never end.
+        the cache keeps otherwise. Without that, each load could drop a range that the same read needs next, and the
+        read would never end.
         """
         self._memory_size_max = max(self._memory_size_max, self._least_size_max + size)
 

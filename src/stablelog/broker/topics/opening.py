@@ -190,7 +190,7 @@ class Opening:
             )
 
     def _end(self, *ended: Missing) -> None:
-        """Record that the opening of these partitions has ended, because it has succeeded or failed."""
+        """Record that the opening of these partitions has ended: with success, or with an error."""
         for one in ended:
             same_topic = self._under_way.get(one[0].name, set())
             same_topic.discard(one)

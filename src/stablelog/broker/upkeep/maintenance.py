@@ -270,7 +270,7 @@ class Maintenance:
         Args:
             name: the name of the work in log messages.
             work: the work on one partition.
-            internal: whether the work includes the partitions of internal topics.
+            internal: whether the work includes the partitions of internal topics, such as the coordinators' logs.
         """
         known, failed = self._failures.get(name, {}), dict[TopicPartition, str]()
         for partition in self._partitions:
