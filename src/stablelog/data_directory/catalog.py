@@ -77,9 +77,9 @@ class Catalog:
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to.
         leader_epoch: the leader epoch of the last start of the broker.
-        established_epoch: the leader epoch of the first start at which every partition had all files of stablelog.
-            Between batches of this epoch or later ones, no offset is missing. None before that start, while a directory
-            of Apache Kafka is being taken over.
+        established_epoch: the leader epoch of the first start at which every partition had all files of stablelog. In a
+            log, no offset is missing between batches of this epoch or later ones, so a gap there is damage. None before
+            that start, while a directory of Apache Kafka is being taken over.
         topics: the topics, in no particular order.
         deleted: the deleted topics that may still have objects in the object store.
     """

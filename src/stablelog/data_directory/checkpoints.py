@@ -131,10 +131,10 @@ class OffsetCheckpoint:
         self._is_recorded = True
 
     def keep_topics(self, names: Collection[str]) -> None:
-        """Remove the offsets of all topics from the file that are not in `names`.
+        """Remove from the file the offsets of all topics except those in `names`, which exist.
 
-        Otherwise a new topic with the name of a deleted one, which begins at offset 0, would get the offsets of the
-        deleted one.
+        A new topic begins at offset 0. If it has the name of a deleted topic, it would otherwise get the offsets of
+        that topic.
 
         Raises:
             DiskError: the write failed; the file has its old or its new content.
