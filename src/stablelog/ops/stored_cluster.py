@@ -36,7 +36,7 @@ class StoredTopic:
         name: the name.
         partitions: what the store has of each partition with a manifest (the list of its segments in the store), by
             index.
-        published: the state of the topic, such as its settings, as its last manifest has it.
+        published: the state of the topic, such as its settings, as the newest of these manifests has it.
         logs: the contents of the copied log files, by partition and base offset, if the topic is the log of a
             coordinator; otherwise empty.
     """
