@@ -132,9 +132,9 @@ class Events:
         `__remote_log_metadata` lacks, in the order in which the caller must append them. After that, the topic agrees
         with the manifest.
 
-        If the last event of a segment says that it was copied, and the manifest does not name the segment, it was
-        deleted from the store. This does not apply to segments that Apache Kafka has copied: this broker has no
-        manifest of them.
+        If the last event of a segment says that it was copied, and the manifest does not name the segment, the segment
+        was deleted from the store: the events of its deletion are yielded. This does not apply to segments that Apache
+        Kafka has copied: this broker has no manifest of them.
         """
         named = set()
         for segment in manifest.segments:

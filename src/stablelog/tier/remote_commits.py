@@ -168,7 +168,7 @@ class RemoteCommitOrder:
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:
         """Return a pair: the bytes of the entries and the bytes of the extents in the commit index of a remote segment.
         An entry describes a transaction, and an extent describes a range of bytes with its records. Raises
-        NotLoadedError and DamageError.
+        NotLoadedError, which names bytes that must be loaded first, and DamageError.
         """
         segment, content = self._segment(base_offset), self._remote.bytes
         kinds = (IndexKind.COMMIT_ENTRIES, IndexKind.COMMIT_EXTENTS)
@@ -231,7 +231,7 @@ class RemoteCommitOrder:
     def batch_at_time(self, base_offset: int, timestamp_ms: int, start: int, end: int) -> Batch | int | None:
         """Find a batch by the time of its records, among those with offsets in [start, end) in the remote segment with
         this base offset. The arguments and the result, which may be None, are those of `RemoteView.batch_at_time`.
-        Raises NotLoadedError and DamageError.
+        Raises NotLoadedError, which names bytes that must be loaded first, and DamageError.
         """
         return look_from([self._remote.loaded_segment(self._segment(base_offset))], timestamp_ms, start, end)
 

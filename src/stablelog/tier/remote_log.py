@@ -130,9 +130,10 @@ class RemoteLog(RemoteSegments):
             self._log_start = start_offset
 
     def expired_before(self, config: LogConfig, local_size: int, now_ms: int) -> int:
-        """Return the log start offset that `retention.ms` and `retention.bytes` demand. It is at most the end of the
-        last remote segment, because only remote segments are deleted by it. For `retention.bytes`, `local_size` also
-        counts: the size in bytes of the segments that are only on the local disk.
+        """Return the log start offset that `retention.ms` and `retention.bytes` demand. The result is at most the end
+        of the last remote segment, because retention deletes only remote segments up to this offset. For
+        `retention.bytes`, the size of the log includes `local_size`: the bytes of the segments that are only on the
+        local disk.
         """
         start = self.start_offset
         # The size includes segments before the log start offset whose deletion is not published yet: subtract them.

@@ -2,8 +2,8 @@
 those of a lost disk.
 
 The restored log has all records up to the end of the last manifest, the list of the partition's segments in the store.
-They stay in the store. After them, the local log begins with batches without records. These batches take all offsets
-that the lost broker may have given to records that are not in the store, so that no offset is ever given to two
+These records stay in the store. After them, the local log begins with batches without records. These batches take all
+offsets that the lost broker may have given to records that are not in the store, so that no offset is ever given to two
 records: see `log.files.restored`.
 
 The store may have records of a transaction whose marker is lost. If other records of the transaction may be lost, too,
