@@ -406,7 +406,7 @@ class Broker:
         """Run `work`, which processes large batches, in the one thread that the broker has for this. Return its result
         or raise its exception.
 
-        The thread runs one piece of work at a time; the others wait in the order of the calls.
+        The thread runs one piece of work at a time; further pieces wait in the order of the calls.
         """
         # Callers wait for this lock, and not in the queue of the executor. A caller that waits for the lock can be
         # cancelled. Work in the queue of the executor would run although its caller was cancelled.

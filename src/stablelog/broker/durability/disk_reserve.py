@@ -258,8 +258,8 @@ class DiskReserve:
     async def attempt_in_thread(
         self, threads: Executor | None, work: Callable[[], Result], *, frees: bool = False
     ) -> Result:
-        """Run work in a thread, and return its result. If the work lacks space, free a step of the reserve file and run
-        the work again, as `attempt` does. `frees` says whether the work frees space.
+        """Run work in a thread, and return its result. If the work lacks space, truncate the reserve file by a part of
+        its size and run the work again, as `attempt` does. `frees` says whether the work frees space.
 
         Only the event loop changes the reserve file. Raises the errors of `attempt`.
         """
@@ -280,14 +280,15 @@ class DiskReserve:
         return self.make_room(error, frees=frees)
 
     def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
-        """Handle a failed disk call. If space ran out, release the next step of the reserve file.
+        """Handle a failed disk call. If space ran out, release a step of the disk reserve: truncate its file by a part
+        of its size.
 
         Args:
             error: the error of the call, or an error that the call's error has caused.
             frees: whether the call frees space. The last quarter of the reserve is only for such calls.
 
         Returns:
-            Whether a step (a part of the reserve file) was released, so that the caller can retry the call.
+            Whether a step was released, so that the caller can retry the call.
         """
         full = _lack_of_room(error)
         if full is None:

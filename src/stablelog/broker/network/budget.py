@@ -124,7 +124,7 @@ class CompletionOrder:
         """Return whether all arriving requests can still be completed, in the order of this object, after `claim` (the
         memory of one of them) has taken `more` bytes.
 
-        The claim then lacks `more` bytes less, so it may move to an earlier place in the order. The answer follows from
+        The claim then lacks `more` bytes less, so it may move to an earlier place in the order. The result follows from
         three kinds of request:
 
         - The requests before that place find `more` bytes less than now. So each of them must now have at least `more`

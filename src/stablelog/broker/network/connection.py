@@ -1,4 +1,5 @@
-"""One client's connection: receives requests, passes them to the router, and sends the responses in order.
+"""One client's connection: receives requests, passes them to the router, and sends the responses in the order of the
+requests.
 
 The requests of one connection begin in the order in which they arrived, and are then processed concurrently, so that
 one fsync serves all batches that a producer has in flight. How much memory and time of the broker one connection can

@@ -16,7 +16,7 @@ partition form a *chain*. A *broker epoch* is a number that each start of a brok
 | `copy_throttle` | limits the rate of the uploads | |
 | `coordinator_logs` | copies the logs of the coordinators in rounds | |
 | `chain_takeover` | takes over the chain of a partition's manifests | `tier.chain`, `tier.history` |
-| `remote_storage` | the object store of this cluster: takes a broker epoch, and runs the steps of manifest chains | `tier.chain` |
+| `remote_storage` | the object store of this cluster: takes a broker epoch, and runs the generators of `tier.chain` | `tier.chain` |
 | `deleted_partitions` | deletes the objects of deleted topics | `tier.deletion` |
 | `metadata_topic` | appends the events of remote segments to `__remote_log_metadata` | `tier.events` |
 | `remote_reads` | loads byte ranges of objects that reads need | `tier.segment_bytes` |

@@ -97,7 +97,7 @@ class PartitionCopier:
         throttle: limits the rate of the copies.
         count_at_once: the number of partitions that are copied at a time.
         events: the topic that gets an event for each change of a remote segment; None if there is none.
-        plan: what is copied of each partition.
+        plan: says which segments of each partition are copied.
         chunk_size: the least size of the chunks in which readers load a log file, in bytes.
         delay_s: returns the delay of deletions from the store, in seconds.
         now_s: returns the time in seconds, from a clock that is never set back.

@@ -108,7 +108,7 @@ class RemoteStorage:
             chain: the chain to take over.
             check: looks at the last manifest, as in `Chain.take_over`.
             void: the nonces (random bytes in each object that one process writes) of interrupted restores, whose
-                manifests do not count.
+                manifests are ignored.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over.

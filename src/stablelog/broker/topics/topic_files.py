@@ -1,8 +1,8 @@
 """The files of topics: the steps that read and write files when the broker starts or stops, and when topics are
 created, changed and deleted.
 
-`topic_list` decides which changes are allowed, and `topic_changes` puts the steps in order. Each step that changes the
-list of topics is durable on return.
+`topic_list` decides which changes are allowed, and `topic_changes` calls the steps in the right order. Each step that
+changes the list of topics is durable on return.
 """
 
 import logging

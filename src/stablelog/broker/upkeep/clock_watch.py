@@ -1,4 +1,4 @@
-"""Watch of the machine's wall clock: logs each step of the clock (that it was set).
+"""Watch of the machine's wall clock: logs each time that the clock was set.
 
 A clock may be set while the broker runs: by NTP shortly after the machine's start, by an administrator, or by a
 hypervisor. docs/operating.md, "Clocks" says what the broker does then.

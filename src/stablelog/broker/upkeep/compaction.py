@@ -3,8 +3,8 @@
 The thread reads sealed segments, which do not change, and writes new segments beside the sealed ones. The thread shares
 no object with the partition: it opens files and indexes of its own, and gets a copy of the producer state. After each
 piece of work the thread sleeps for as long as the work took, so that requests do not wait for the interpreter lock. The
-event loop puts the finished segments in place, because only the event loop changes a partition: this takes some renames
-and four syncs of the directory for each segment.
+event loop replaces the old segments by the finished ones, because only the event loop changes a partition: this takes
+some renames and four syncs of the directory for each segment.
 """
 
 import asyncio
