@@ -140,7 +140,7 @@ class _Restore:
 
 
 def _report(plan: RestorePlan, opened: Opened) -> Report:
-    """Return the report of a plan, completed by what a broker has found in the restored directory (`opened`)."""
+    """Return the report of a restore, completed by what a broker has found in the restored directory (`opened`)."""
     ranges = [
         one
         if one.next_offset is None

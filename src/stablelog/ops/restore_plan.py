@@ -1,4 +1,4 @@
-"""The plan of a restore: from what the object store has of the cluster, it decides what the restored directory
+"""The plan of a restore: from what the object store has of the cluster, this module decides what the restored directory
 contains. It does no I/O.
 
 Source: docs/decisions/0026-restore.md.

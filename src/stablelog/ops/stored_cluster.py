@@ -60,7 +60,8 @@ def all_partitions(prefix: Prefix) -> list[RemotePartition]:
 
 
 def read_topics(prefix: Prefix, cluster_id: str, payload_of: PayloadOf) -> list[StoredTopic]:
-    """Read the topics in the store. If several topics had the same name, the last one counts.
+    """Read the topics in the store. If several topics had the same name, one after the other, only the last one is
+    restored.
 
     Args:
         prefix: the prefix of the store, under which the broker kept all its objects.
