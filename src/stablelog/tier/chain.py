@@ -166,8 +166,8 @@ class Chain:
             check: called with the payload of the last manifest, or with None if there is none: before anything is
                 created, and again if the last manifest has changed. It raises DamageError if the manifest does not
                 describe the local log.
-            void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests do
-                not count.
+            void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests are
+                ignored.
 
         Raises:
             FencedError: a broker of a greater epoch has taken over.
@@ -328,8 +328,8 @@ def _check_last_manifest(
         before: the result of an earlier call of this function; None at the first one. If it is a check of the same
             manifest, its result is used, and `check` is not called again.
         check: called with the payload of the last manifest; see `Chain.take_over`.
-        void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests do not
-            count.
+        void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests are
+            ignored.
 
     Returns:
         The kinds of the listed objects by name, the names of the manifests of lower epochs, and the result of `check`.
@@ -359,8 +359,8 @@ def last_manifest(partition: RemotePartition, void: Collection[bytes] = ()) -> S
 
     Args:
         partition: the partition.
-        void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests do not
-            count.
+        void: the nonces of interrupted restores (bytes that each object of a writer contains), whose manifests are
+            ignored.
 
     Raises:
         DamageError: the last manifest is damaged or missing.

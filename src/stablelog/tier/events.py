@@ -201,8 +201,9 @@ class Events:
 
 
 def _steps(known: SegmentState | None, wanted: SegmentState) -> list[SegmentState]:
-    """Return the states for which a segment needs events to get from the state `known` to `wanted`, in order: those
-    after `known`, up to `wanted`. None as `known` means that the segment has no event yet.
+    """Return the states for which a segment needs events to get from the state `known` to `wanted`: those after
+    `known`, up to `wanted`, in the order in which a segment has them. None as `known` means that the segment has no
+    event yet.
     """
     return [state for state in SegmentState if (known is None or state > known) and state <= wanted]
 

@@ -3,7 +3,7 @@
 `remote-manifest` is a copy of the last published manifest, the list of the partition's segments in the store. The
 broker writes this file before it deletes local segments that the manifest names. At a start, the broker therefore knows
 which segments are in the store without a request to the store. If the file and the last manifest in the store differ,
-the manifest in the store counts. Files whose names begin with `remote-manifest-part-` are copies of the manifest's
+the manifest in the store is valid. Files whose names begin with `remote-manifest-part-` are copies of the manifest's
 parts, objects that list older segments.
 
 `remote-log-start` records a log start offset that has moved since the manifest was published.
@@ -115,6 +115,6 @@ class LocalState:
 
     def write_start(self, start_offset: int) -> None:
         """Record a log start offset of the partition in the file `remote-log-start`, which is durable when this method
-        returns. If DiskError is raised, the offset that was recorded before still counts.
+        returns. If DiskError is raised, the offset that was recorded before is still in effect.
         """
         self.disk.write_atomic(self.directory / REMOTE_LOG_START_FILE, encode_log_start(start_offset))

@@ -73,7 +73,7 @@ class Prefix:
         """Return the newest dynamic settings that a broker has published in the store.
 
         Those of the greatest broker epoch (a number that each start takes) are the newest: a broker with a lower epoch
-        was replaced by a later one, and what it may still have written does not count.
+        was replaced by a later one, and what it may still have written is ignored.
 
         Returns:
             A pair: the key and the content of the object with the settings. None if no broker has published any.
@@ -146,7 +146,7 @@ class Prefix:
 
     def last_payload(self, partition: RemotePartition, void: Collection[bytes] = ()) -> bytes | None:
         """Return the last manifest of a partition (the list of its segments in the store), still encoded; None if none
-        was published. Manifests of interrupted restores do not count: `void` has the nonces of these restores, bytes
+        was published. Manifests of interrupted restores are ignored: `void` has the nonces of these restores, bytes
         that each object of a writer contains. Raises StoreError or DamageError.
         """
         return self.run_steps(last_manifest(partition, void))

@@ -257,7 +257,7 @@ class RemoteLog(RemoteSegments):
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Return a generator that finds the first record with this timestamp or a later one. The caller iterates over
         it, so that a long search can be interrupted. The result of the generator is None if there is no such record.
-        The steps raise the same errors as `read`.
+        Each step may raise NotLoadedError, which names bytes that must be loaded first, or DamageError.
         """
         return first_at_or_after(lambda: self, timestamp_ms, lambda: self.start_offset, OFFSET_MAX)
 
