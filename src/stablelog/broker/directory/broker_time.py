@@ -64,7 +64,7 @@ class BrokerTime:
             self._least_ahead_ms = wall_ms - now_ms
             log.warning(
                 "the machine's clock is %.1f s before the time at which a broker last used %s: the clock was wrong then, "
-                "or is wrong now. Set it right; new records get its time, and timeouts do not depend on it",
+                "or is wrong now. Set the clock right: new records get its time. Timeouts do not depend on the clock",
                 -passed_ms / 1000,
                 self._path.parent,
             )

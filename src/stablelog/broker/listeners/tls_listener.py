@@ -132,7 +132,7 @@ class TlsListener:
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as error:  # such as: too many open files
-                log.error("a listener cannot accept a connection, and retries in 1 s: %s", error)
+                log.error("a listener with TLS cannot accept a connection, and tries again in 1 s: %s", error)
                 await asyncio.sleep(PAUSE_AFTER_ERROR_S)
                 continue
             self._begin_handshake(accepted, str(address[0]), f"{address[0]}:{address[1]}")

@@ -191,7 +191,10 @@ async def each_in_threads(
             try:
                 running.append(loop.run_in_executor(threads, run))
             except RuntimeError as error:  # The process may have no more threads. The others go on.
-                log.warning("cannot start another thread, so the running ones do all the work: %s", error)
+                log.warning(
+                    "the broker cannot start another thread, so the running threads do all the work: %s",
+                    error,
+                )
                 return
         adding = loop.call_later(ADD_INTERVAL_S, add_thread)
 

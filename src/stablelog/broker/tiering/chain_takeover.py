@@ -69,8 +69,8 @@ async def take_over(
     last, contents = await in_thread(threads, storage.take_over, chain, check)
     if last.lost is not None:
         log.warning(
-            "%s-%d: a broker on another data directory has deleted the offsets %d to %d from %s. They were only there, "
-            "and cannot be read any more",
+            "%s-%d: a broker on another data directory has deleted the offsets %d to %d from %s. Their records were "
+            "only in the object store, and cannot be read any more",
             partition.topic,
             partition.index,
             last.lost[0],

@@ -124,8 +124,8 @@ class RemoteStorage:
         if self.fenced is None:
             self.fenced = error
             log.error(
-                "%s: %s. This broker copies no more segments, and deletes none; if it is the one that should, restart "
-                "it, and stop the other",
+                "%s: %s. This broker copies no more segments, and deletes none. If it is the right one, stop the "
+                "other broker and restart this one",
                 self.store.url,
                 error,
             )

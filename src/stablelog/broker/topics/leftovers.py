@@ -97,7 +97,9 @@ class Leftovers:
         """Log a warning that a directory is not removed. Each directory is logged once."""
         if path not in self._warned:
             self._warned.add(path)
-            log.warning("%s is not removed: %s. Move or remove it if it is not needed", path, why)
+            log.warning(
+                "the directory %s is not removed: %s. Move or remove it if it is not needed", path, why
+            )
 
 
 def strange_names(names: Iterable[str]) -> str:

@@ -118,8 +118,8 @@ class TopicFiles:
         latest = latest_epoch_of_all(self._disk, directories, listed)
         if latest > listed and not self.is_taking_over:
             log.warning(
-                "%s has leader epoch %d, and the logs have %d: the file is an older copy. It lacks topics that were created, "
-                "deleted or changed since. Restore the latest copy if there is one",
+                "%s has leader epoch %d, and the logs have %d: the file is an older copy. It lacks the changes to topics "
+                "that were made since. Restore the latest copy of the file if there is one",
                 self._directory / CATALOG_FILE,
                 listed,
                 latest,
