@@ -42,7 +42,7 @@ def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None, cre
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise UsageError(f"this is no URL of an object store: {error}") from error
+        raise UsageError(f"the given text is no URL of an object store: {error}") from error
     if parts.username or parts.password or parts.query or parts.fragment:
         raise UsageError(
             f"the URL of the store in {parts.hostname} contains credentials or parameters; give only bucket and "
