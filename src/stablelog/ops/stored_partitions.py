@@ -181,8 +181,8 @@ class Verification:
             for at, header in headers_in(content):
                 if not next_offset <= header.base_offset <= header.last_offset < segment.end_offset:
                     raise DamageError(
-                        f"the batch at byte {start + at} begins before the end of the batch before it, or ends "
-                        "after the end of the segment"
+                        f"the batch at byte {start + at} has offsets that are not expected there: they overlap the "
+                        "batch before it, or are after the end of the segment"
                     )
                 if not crc_holds(content, at, header):
                     raise DamageError(f"the CRC of the batch at byte {start + at} does not match its bytes")
