@@ -70,8 +70,8 @@ class CommitIndex(IndexRows):
 
         Args:
             before: the commit index of the previous segment; None for the first index of the partition.
-            first_sequence: for the first index, the greatest commit sequence (the number of a commit in its transaction
-                group) before it; -1 if there is none, or if it is unknown.
+            first_sequence: for the first index, the greatest commit sequence (the number of a commit, counted over all
+                topics of its transaction group) before it; -1 if there is none, or if it is unknown.
         """
         self.latest_sequence = first_sequence
         if before is not None:

@@ -230,8 +230,8 @@ class FetchAssembler:
         log.will_need(asked_begin, asked_end - asked_begin)
 
     def _add(self, data: memoryview, batches: ExtentColumns) -> bool:
-        """Add batches to the response. Each is alone in its extent, the byte range that the commit index names. Return
-        True if the response has room for more batches.
+        """Add batches to the response. No extent (a byte range that the commit index names) has more than one of them.
+        Return True if the response has room for more batches.
         """
         if not batches.lengths:
             return True
@@ -343,7 +343,8 @@ class FetchAssembler:
 def split_extents(
     data: memoryview, extents: ExtentColumns, start: int
 ) -> tuple[ExtentColumns, DamageError | None]:
-    """Split shared extents, byte ranges of the log file with several batches, into extents of one batch each.
+    """Split shared extents (byte ranges of the log file, each with several batches of one transaction) into extents of
+    one batch each.
 
     Args:
         data: the bytes of the log file.

@@ -1,5 +1,5 @@
-"""The file that records the greatest commit sequence (the number of a commit in its transaction group) before the first
-segment of a commit-ordered log.
+"""The file `log-start-sequence`, which records where the commit sequences of a commit-ordered log begin: the greatest
+commit sequence (the number of a commit, counted over all topics of its transaction group) before the first segment.
 
 A commit index that is rebuilt from the log does not know the commits in deleted segments. Without this file, the index
 and its copy in the object store would name a too small commit sequence as the latest one before the log. A reader that
@@ -23,7 +23,8 @@ UNKNOWN: Final = -1  # there is no commit, or no file says which is the last one
 
 
 class FirstSequence(NamedTuple):
-    """The greatest commit sequence, the number of a commit in its transaction group, before a segment.
+    """Where the commit sequences of the log begin if a segment is its first one: after the greatest commit sequence
+    before the segment. A commit sequence is the number of a commit, counted over all topics of its transaction group.
 
     Attributes:
         base_offset: the base offset of the segment.
@@ -35,9 +36,9 @@ class FirstSequence(NamedTuple):
 
 
 def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
-    """Return the content of the file `log-start-sequence`, which has the greatest commit sequence (number of a commit
-    in its transaction group) before the log's first segment: the version, the number of rows, the rows, and a CRC, each
-    in a line of text.
+    """Return the content of the file `log-start-sequence`, in lines of text: the version, the number of rows, the rows,
+    and a CRC. Each row has the base offset of a segment, and the greatest commit sequence (number of a commit, counted
+    over all topics of its transaction group) before this segment.
     """
     lines = [f"{VERSION}", f"{len(rows)}", *(f"{row.base_offset} {row.commit_sequence}" for row in rows)]
     text = "".join(f"{line}\n" for line in lines).encode()
@@ -45,8 +46,9 @@ def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
 
 
 def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
-    """Decode the content of the file `log-start-sequence`. Return its rows, each with the greatest commit sequence
-    (number of a commit in its transaction group) before a segment, in the order of the file; there is at least one.
+    """Decode the content of the file `log-start-sequence`. Return its rows in the order of the file; there is at least
+    one. Each row has the base offset of a segment, and the greatest commit sequence (number of a commit, counted over
+    all topics of its transaction group) before this segment, so the commits that the log still has begin after it.
 
     Raises:
         DamageError: the file is damaged, or has another version.

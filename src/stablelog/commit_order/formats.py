@@ -20,7 +20,8 @@ def check_formats(listing: Listing) -> None:
     A damaged `.commitsummary` file is ignored here, because the broker rebuilds the commit index.
 
     Args:
-        listing: the listing of the partition's directory, which may lack these files.
+        listing: the names of the files in the partition's directory, with a cache of their contents. These files may be
+            missing.
 
     Raises:
         UnknownFormatError: this release does not read the version of a file. The message names the file.

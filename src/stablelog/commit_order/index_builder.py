@@ -40,8 +40,9 @@ class IndexBuilder:
     Args:
         partition: the partition.
         disk: the disk of the partition.
-        first_sequences: for each segment that may be the first one after a crash, the recorded greatest commit sequence
-            (number of a commit in its transaction group) before it.
+        first_sequences: the rows of the file `log-start-sequence`. A crash may interrupt a deletion of segments, so
+            there is a row for each segment that may be the first one now. It has the greatest commit sequence (number
+            of a commit, counted over all topics of its transaction group) before the segment.
 
     Attributes:
         indexes: the commit indexes, one for each segment that the builder has reached. The last one grows.
@@ -145,8 +146,8 @@ class IndexBuilder:
             one.close()
 
     def sequence_before(self, base_offset: int) -> int:
-        """Return the greatest commit sequence, the number of a commit in its transaction group, before the segment with
-        this base offset; -1 if there is none, or if it is unknown.
+        """Return the greatest commit sequence (the number of a commit, counted over all topics of its transaction
+        group) before the segment with this base offset; -1 if there is none, or if it is unknown.
         """
         return max(
             (index.latest_sequence for index in self.indexes if index.base_offset < base_offset),
@@ -289,7 +290,8 @@ class IndexBuilder:
 
         Args:
             header: the header of the commit marker.
-            commit_sequence: the commit sequence in the marker, the number of the commit in its transaction group.
+            commit_sequence: the commit sequence in the marker, the number of the commit, counted over all topics of its
+                transaction group.
             ended: the byte ranges of the transaction's batches; None if the log has no batch of it.
 
         Raises:

@@ -61,8 +61,8 @@ class CommittedRange(NamedTuple):
     Attributes:
         start: the first position.
         end: the position after the last record.
-        commit_sequence: the commit sequence of the transaction, its number in its transaction group; -1 for records
-            outside transactions.
+        commit_sequence: the commit sequence of the transaction, its number, counted over all topics of its transaction
+            group; -1 for records outside transactions.
         time_ms: the commit time, in ms since 1970.
     """
 
@@ -99,8 +99,8 @@ class Entry(NamedTuple):
 
     @property
     def committed(self) -> CommittedRange:
-        """What the entry says about its commit: the positions, the commit sequence (the number of the commit in its
-        transaction group) and the time.
+        """The committed transaction or run of records that the entry describes: its positions, the commit sequence (the
+        number of the commit, counted over all topics of its transaction group) and the time.
         """
         return CommittedRange(
             self.start, self.end, -1 if self.is_outside else self.latest_sequence, self.latest_ms

@@ -44,8 +44,8 @@ class IndexRows:
         view_end: a position in commit order: all entries of this and of earlier indexes end at or before it, and all
             entries of later indexes begin at or after it.
         least_first_offset: the least log offset at which a transaction of this index begins.
-        latest_sequence: the greatest commit sequence (number of a commit in its transaction group) in this and all
-            earlier indexes of the partition; -1 if there is none.
+        latest_sequence: the greatest commit sequence (number of a commit, counted over all topics of its transaction
+            group) in this and all earlier indexes of the partition; -1 if there is none.
         latest_ms: the latest commit time in the index, in ms since 1970; -1 if there is none.
         entries: one row for each entry, in commit order.
         extents: one row for each extent; those of an entry follow each other.
@@ -169,8 +169,9 @@ class IndexRows:
         return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
     def offset_after(self, commit_sequence: int) -> int | None:
-        """Return the position at which the first entry starts whose commit sequence, the number of the commit in its
-        transaction group, is greater than this one; None if there is none.
+        """Return the position in commit order at which the first entry after `commit_sequence` starts: the first one
+        with a greater commit sequence (the number of the commit, counted over all topics of its transaction group).
+        None if there is none.
 
         The entries are sorted by commit sequence, because all transactions of a partition belong to one transaction
         group, whose commits have this order.
@@ -179,8 +180,8 @@ class IndexRows:
         return self[place].start if place < len(self) else None
 
     def sequence_before(self, position: int, earlier: int | None) -> int:
-        """Return the greatest commit sequence (number of a commit in its transaction group) before a position of this
-        commit index; -1 if there is none, or if it is unknown.
+        """Return the greatest commit sequence (number of a commit, counted over all topics of its transaction group)
+        before a position of this commit index; -1 if there is none, or if it is unknown.
 
         Args:
             position: the position in commit order.
@@ -197,9 +198,9 @@ class IndexRows:
         return self[0].latest_sequence if self[0].is_outside else -1
 
     def torn_sequence(self, log_start: int, first: int = 0) -> int:
-        """Return the greatest commit sequence, the number of a commit in its transaction group, among the torn
-        transactions from entry number `first` on; -1 if there are none. A transaction is torn if it began before the
-        log offset `log_start`: retention has removed its beginning.
+        """Return the greatest commit sequence (the number of a commit, counted over all topics of its transaction
+        group) among the torn transactions from entry number `first` on; -1 if there are none. A transaction is torn if
+        it began before the log offset `log_start`: retention has removed its beginning.
         """
         entries = (self[place] for place in range(first, len(self)))
         return max((entry.latest_sequence for entry in entries if entry.is_torn(log_start)), default=-1)

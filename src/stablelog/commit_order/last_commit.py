@@ -1,5 +1,5 @@
-"""Search for the last commit sequence, the number of a commit in its transaction group, in a commit-ordered partition
-that is not open yet.
+"""Search for the last commit sequence (the number of a commit, counted over all topics of its transaction group) in a
+commit-ordered partition that is not open yet.
 
 After a start of the broker, the coordinator of a transaction group rejects commits until it knows the last commit
 sequence in all partitions of the group. Opening all of them may take long, so this module reads as little as possible:
@@ -27,8 +27,8 @@ STEP_SIZE = 16 << 10  # how many bytes of the log the first step searches; each 
 
 
 def last_commit_sequence(disk: Disk, directory: Path) -> int:
-    """Return the commit sequence of a partition's last commit marker, which is the number of the commit in its
-    transaction group; -1 if no marker has one.
+    """Return the commit sequence in a partition's last commit marker; -1 if no marker has one. The commit sequence is
+    the number of the commit, counted over all topics of its transaction group.
 
     In a damaged partition, the last marker that can be read counts. Nothing is written.
 
@@ -54,8 +54,8 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
 
 
 def _sequences_in_segment(disk: Disk, directory: Path, base_offset: int) -> Iterator[int]:
-    """Yield the commit sequences (numbers of commits in their transaction group) of the commit markers in a log file,
-    the last one first.
+    """Yield the commit sequences (numbers of commits, counted over all topics of their transaction group) of the commit
+    markers in a log file, the last one first.
     """
     name = SegmentName.of(directory, base_offset)
     with contextlib.closing(disk.open(name.path(LOG))) as log:
@@ -64,8 +64,9 @@ def _sequences_in_segment(disk: Disk, directory: Path, base_offset: int) -> Iter
 
 
 def _steps(disk: Disk, segment: SegmentName, log: File) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges of a log file to search for the last commit marker, as (begin, end). The first range is at
-    the end of the file, and each further one ends where the one before it begins. Each range begins with a batch.
+    """Yield the steps of the search for the last commit marker: byte ranges of the log file, as (begin, end). The first
+    range is at the end of the file, and each further one ends where the one before it begins. Each range begins with a
+    batch.
     """
     try:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))
@@ -90,8 +91,9 @@ def _is_batch(log: File, position: int, base_offset: int) -> bool:
 
 
 def _sequences_between(segment: SegmentName, log: File, begin: int, end: int) -> Iterator[int]:
-    """Yield the commit sequences (numbers of commits in their transaction group) of the commit markers between two byte
-    positions of a log file, the last one first. The search ends at a damaged or incomplete batch.
+    """Yield the commit sequences (numbers of commits, counted over all topics of their transaction group) of the commit
+    markers between two byte positions of a log file, the last one first. The search ends at a damaged or incomplete
+    batch.
     """
     # Positions of the control batches; a marker is only decoded when its commit sequence is asked for.
     controls: list[int] = []

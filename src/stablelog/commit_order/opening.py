@@ -28,8 +28,8 @@ from stablelog.log.view import View, ViewedLog
 @dataclass(frozen=True)
 class CommitOrdered:
     """The order of commit-ordered topics. Makes the view of a partition: its committed records in the order of their
-    commits. Records in files where the view begins, and which commit was the last one before the first segment of the
-    log.
+    commits. It also records in files where the view begins, and which commit was the last one before the first segment
+    of the log.
 
     Attributes:
         disk: the disk with the directories of the partitions.
@@ -89,9 +89,10 @@ class CommitOrdered:
             return ()
 
     def record_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
-        """Record the greatest commit sequence, the number of a commit in its transaction group, before the segment with
-        a base offset. Called before the earlier segments are deleted, because the commit sequences are deleted with
-        them. The record is durable when this method returns.
+        """Record the greatest commit sequence (the number of a commit, counted over all topics of its transaction
+        group) before the segment with the base offset `base_offset`. The caller deletes the earlier segments after this
+        call: without the record, nobody would then know the commit sequences in them. The record is durable when this
+        method returns.
         """
         assert isinstance(view, CommitOrder)
         first = view.indexes[0].base_offset

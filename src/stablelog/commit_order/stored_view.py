@@ -219,9 +219,10 @@ class TieredView:
     # -- commit sequences --------------------------------------------------------------------------------------
 
     def offset_after(self, commit_sequence: int) -> int:
-        """Return the position at which the first transaction starts whose commit sequence, the number of a commit in
-        its transaction group, is greater than this one. Return the position after all committed records if there is
-        none. A reader that stops at the returned position gets the records outside transactions before it, too.
+        """Return the position in commit order at which the first transaction after `commit_sequence` starts: the first
+        one with a greater commit sequence (the number of a commit, counted over all topics of its transaction group).
+        Return the position after all committed records if there is none. A reader that stops at the returned position
+        gets the records outside transactions before it, too.
         """
         key = "offset_after", commit_sequence, self.start_offset
         if key in self._remote_answers:
@@ -236,8 +237,9 @@ class TieredView:
         )
 
     def _cache_answer(self, key: tuple[str, int, int], index: IndexRows, answer: int) -> int:
-        """Return the result of a search, and keep it by `key` for later searches if it was found in a remote commit
-        index, which takes long to search. `key` has the kind of the search, its argument and the start of the view.
+        """Return `answer`, the position that a search has found in a commit index. If the index is a remote one, which
+        takes long to search, keep the answer for later searches by `key`: the kind of the search, its argument and the
+        start of the view (the committed batches in the order of their commits).
         """
         if index.loaded_size:
             self._remote_answers[key] = answer
@@ -246,9 +248,9 @@ class TieredView:
         return answer
 
     def torn_sequence(self) -> int:
-        """Return the greatest commit sequence (number of a commit in its transaction group) of a torn transaction, one
-        that has lost its beginning to retention or a part to the loss of a disk; -1 if there is none. Readers in commit
-        order get no part of a torn transaction.
+        """Return the greatest commit sequence (number of a commit, counted over all topics of its transaction group) of
+        a torn transaction, one that has lost its beginning to retention or a part to the loss of a disk; -1 if there is
+        none. Readers in commit order get no part of a torn transaction.
         """
         restored = self._partition.restored
         lost = -1 if restored is None else restored.torn_sequence
@@ -266,8 +268,8 @@ class TieredView:
         )
 
     def _torn_sequence(self, index: IndexRows) -> int:
-        """Return the greatest commit sequence (number of a commit in its transaction group) of the torn transactions in
-        one commit index, which have lost their beginning to retention; -1 if there are none.
+        """Return the greatest commit sequence (number of a commit, counted over all topics of its transaction group) of
+        the torn transactions in one commit index, which have lost their beginning to retention; -1 if there are none.
 
         The index may have a million entries, so each call searches only the entries that were added since the last
         call.
@@ -313,15 +315,15 @@ class StoredOrder(TieredView):
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence, the number of a commit in its transaction group, in the store; -1 if there is
-        none.
+        """The greatest commit sequence (the number of a commit, counted over all topics of its transaction group) in
+        the store; -1 if there is none.
         """
         return self._tiers.remote.view.latest_sequence
 
     def removed_sequence(self) -> int | None:
-        """Return the greatest commit sequence (number of a commit in its transaction group) of a transaction that may
-        have lost records to retention; -1 if there is none, and None if it is unknown. All transactions with greater
-        commit sequences are complete, except the torn ones, which `torn_sequence` reports.
+        """Return the greatest commit sequence (number of a commit, counted over all topics of its transaction group) of
+        a transaction that may have lost records to retention; -1 if there is none, and None if it is unknown. All
+        transactions with greater commit sequences are complete, except the torn ones, which `torn_sequence` reports.
         """
         start = self.start_offset
         if start == 0:

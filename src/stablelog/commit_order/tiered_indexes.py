@@ -145,7 +145,7 @@ class TieredIndexes:
 
     def index_after_sequence(self, commit_sequence: int) -> IndexRows | None:
         """Return the first commit index whose `latest_sequence` is greater than a commit sequence, the number of a
-        commit in its transaction group; None if there is none.
+        commit, counted over all topics of its transaction group; None if there is none.
         """
         if self.log_start < self.partition.start_offset:
             commits = self.remote.view.commits_after(commit_sequence)
@@ -155,8 +155,8 @@ class TieredIndexes:
         return self.whole_index(self.local[at]) if at < len(self.local) else None
 
     def sequence_before(self, index: IndexRows) -> int | None:
-        """Return the greatest commit sequence (number of a commit in its transaction group) in the commit indexes
-        before this one; None if this is the first index.
+        """Return the greatest commit sequence (number of a commit, counted over all topics of its transaction group) in
+        the commit indexes before this one; None if this is the first index.
 
         A local index that was rebuilt from the log does not know the commits in segments that only the store has. They
         are read from the manifest, the list of the segments in the store.
@@ -171,8 +171,9 @@ class TieredIndexes:
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence (number of a commit in its transaction group) of the log; -1 if there is none.
-        While the list of remote segments is not loaded, only the commits in local segments count.
+        """The greatest commit sequence (number of a commit, counted over all topics of its transaction group) of the
+        log; -1 if there is none. While the list of remote segments is not loaded, only the commits in local segments
+        count.
         """
         latest = self.local[-1].latest_sequence
         if self.partition.remote is not None:

@@ -35,8 +35,8 @@ Place = tuple[int, int]  # the base offset of a segment, and the position of a b
 
 
 class _FoundTransaction(NamedTuple):
-    """A committed transaction that was found by reading the log. `places` has the segment and the position of each of
-    its batches.
+    """A committed transaction that was found by reading the log. `places` has for each of its batches the base offset
+    of the segment and the position in the log file.
     """
 
     start: int
@@ -101,8 +101,8 @@ class LogWalk:
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
     def batches_of(self, entry: Entry, extents: list[BatchExtent]) -> list[Place]:
-        """Return (segment, position) of each batch in the extents (byte ranges of batches) of an entry. `extents` are
-        those of all entries of the commit index.
+        """Return (base offset of the segment, position in the log file) of each batch in the extents (byte ranges of
+        batches) of the entry. `extents` has the extents of all entries of the commit index.
         """
         return [
             place
@@ -111,8 +111,8 @@ class LogWalk:
         ]
 
     def batches_in(self, extent: BatchExtent, producer_id: int) -> list[Place]:
-        """Return (segment, position) of each data batch of a producer in an extent, a byte range of the log file; with
-        NO_PRODUCER, of all data batches there.
+        """Return (base offset of the segment, position in the log file) of each data batch of a producer in an extent,
+        a byte range of the log file. If `producer_id` is NO_PRODUCER, return those of all data batches there.
         """
         found = []
         position = extent.begin
@@ -239,13 +239,16 @@ def _transaction_faults(
 
 
 def _is_whole(said: _FoundTransaction, walk: LogWalk) -> bool:
-    """Whether the log still has all batches of a transaction. If so, its entry in the commit index must be complete."""
+    """Whether the log still has all batches of the transaction `said`. If so, the entry of the transaction in the
+    commit index must be complete.
+    """
     return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
 
 
 def _are_placed(entry: Entry, extents: list[BatchExtent], walk: LogWalk) -> bool:
-    """Whether each extent (byte range of batches) of an entry has the right end, and the right base offset, length and
-    leader epoch. The last three values are compared because they replace the first bytes of a batch in a response.
+    """Whether each extent (byte range of batches) of a commit index's entry ends where its last batch ends, and has the
+    right base offset, batch length and leader epoch. These three values replace the first bytes of a batch in a
+    response, so a wrong one would reach readers.
     """
     position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
     for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:

@@ -39,8 +39,9 @@ class CommitOrder(TieredView):
         partition: a partition of a commit-ordered topic.
         disk: the disk of the partition.
         progress: called during the start of the broker with (bytes done, bytes of the log).
-        first_sequences: for each segment that may be the first one after a crash, the recorded greatest commit sequence
-            (number of a commit in its transaction group) before it.
+        first_sequences: the rows of the file `log-start-sequence`. A crash may interrupt a deletion of segments, so
+            there is a row for each segment that may be the first one now. It has the greatest commit sequence (number
+            of a commit, counted over all topics of its transaction group) before the segment.
 
     Attributes:
         indexes: the commit indexes, oldest first. The last one grows.
@@ -77,8 +78,8 @@ class CommitOrder(TieredView):
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence, the number of a commit in its transaction group, in the durable part of the
-        log; -1 if there is none.
+        """The greatest commit sequence (the number of a commit, counted over all topics of its transaction group) in
+        the durable part of the log; -1 if there is none.
         """
         return self._tiers.latest_sequence
 
@@ -119,8 +120,8 @@ class CommitOrder(TieredView):
         return log_start
 
     def first_offset_of(self, end_offset: int) -> int:
-        """Return the least log offset at which a transaction begins that is open or has its marker at or after
-        `end_offset`. Return `end_offset` if none of them begins before it.
+        """Return the least first offset, in the log, of the transactions that are not over at `end_offset`: those that
+        are open, and those whose marker is at or after it. Return `end_offset` if no such transaction begins before it.
         """
         needed = [one.first_offset for one in self.builder.open.values()]
         needed += [index.least_first_offset for index in self.indexes if index.base_offset >= end_offset]
@@ -144,8 +145,8 @@ class CommitOrder(TieredView):
         self.builder.advance()
 
     def move_start(self, start_offset: int) -> None:
-        """Hide all records at positions before this one in commit order. The caller passes a position that is not in
-        the middle of a transaction.
+        """Move the start of the view: hide all records at positions before `start_offset` in commit order. The caller
+        passes a position that is not in the middle of a transaction.
         """
         self._start = max(self._start, start_offset)
 
@@ -213,8 +214,9 @@ class CommitOrder(TieredView):
     # -- commit sequences --------------------------------------------------------------------------------------
 
     def removed_sequence(self) -> int | None:
-        """Return the greatest commit sequence (number of a commit in its transaction group) of a transaction that may
-        have lost records to retention. All transactions with greater commit sequences are complete.
+        """Return the greatest commit sequence (number of a commit, counted over all topics of its transaction group) of
+        a transaction that may have lost records to retention. All transactions with greater commit sequences are
+        complete.
 
         A DeleteRecords request counts as retention, and so does the loss of a disk before a restore.
 
@@ -234,8 +236,8 @@ class CommitOrder(TieredView):
         return None if found == -1 and not is_log_whole else found
 
     def _sequence_before(self, position: int) -> int:
-        """Return the greatest commit sequence (number of a commit in its transaction group) before a position in commit
-        order; -1 if there is none, or if it is unknown.
+        """Return the greatest commit sequence (number of a commit, counted over all topics of its transaction group)
+        before a position in commit order; -1 if there is none, or if it is unknown.
         """
         key = "sequence_before", position, self.start_offset
         if key in self._remote_answers:

@@ -158,8 +158,8 @@ def plan_append(
         transaction_check: asks the coordinator whether the transaction of a client's batch may write here, and raises
             RefusedError if not. It is called for each transactional batch that is not a duplicate, before the batch
             gets its offset, because the call itself may write to the same log.
-        require_first_sequence_zero: whether the first batch of a producer that the log does not know must have sequence
-            number 0. This is checked only if the log has records.
+        require_first_sequence_zero: whether the first batch of a producer without state in this log must begin at
+            sequence number 0. In a log that has never had a record, it must in any case.
         are_records_checked: whether the caller has checked the records of the batch already, by `check_records` or
             `is_checked_soon`. If not, this function checks them.
         checked_header: the header of the batch, if `check_batch` has accepted the batch with the settings of this log.
@@ -212,8 +212,8 @@ def plan_append(
 
 
 def is_next(log: OpenLog, header: BatchHeader, *, require_first_sequence_zero: bool = False) -> bool:
-    """Whether a client's batch is the next one of its producer, so that the producer state would accept it now. It is
-    not if it has a wrong sequence number or an old producer epoch, or if it is a duplicate.
+    """Whether a client's batch is the next one of its producer, so that the producer state would accept it now. A batch
+    with a wrong sequence number or an old producer epoch is not the next one, and neither is a duplicate.
     """
     if not header.has_producer:
         return True

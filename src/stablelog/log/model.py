@@ -174,8 +174,8 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class OpenTxn:
-    """An open transaction in one partition. `started_ms` is the time of its first record, in broker time, which never
-    goes back.
+    """An open transaction in one partition. `started_ms` is the time of its first record in broker time, a clock that
+    never goes back, even if the machine's clock is set back.
     """
 
     producer_id: int

@@ -41,7 +41,7 @@ def open_partition(
         partition: the number of the partition in its topic.
         clean: whether the last broker closed the partition, so that the whole log was durable. Damage at the end of the
             log, or a gap between segments, then cannot come from a crash, and is a DamageError.
-        now_ms: broker time, which never goes back.
+        now_ms: broker time, a clock that never goes back, even if the machine's clock is set back.
         log_start_offset: the log start offset that the data directory records. The log begins there, or later if the
             partition's own file says so.
         recovery_point: the offset up to which the log was synced, exclusive, as the data directory records it; None if

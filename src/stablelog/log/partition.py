@@ -238,13 +238,14 @@ class Partition:
         Args:
             batches: the bytes. They are written unchanged except for the base offset, the leader epoch and, with
                 LogAppendTime, the timestamps.
-            now_ms: broker time, which never goes back, for durations.
+            now_ms: broker time, a clock that never goes back, even if the machine's clock is set back. It measures
+                durations.
             wall_ms: the time of the wall clock, for timestamps; None for `now_ms`.
             origin: who appends. It decides how the batches are checked.
             transaction_check: asks the coordinator whether the transaction of a client's batch may write here, and
                 raises RefusedError if not.
-            require_first_sequence_zero: whether the first batch of a producer that the log does not know must have
-                sequence number 0. In a log that has never had a record, every first batch must.
+            require_first_sequence_zero: whether the first batch of a producer without state in this log must begin at
+                sequence number 0. In a log that has never had a record, it must in any case.
             are_records_checked: whether the caller has checked the records already (`check_records`).
             checked_header: the header of the batch, if `check_batch` has accepted the batch.
 
@@ -293,7 +294,8 @@ class Partition:
 
         Args:
             markers: the markers.
-            now_ms: broker time, which never goes back, for durations.
+            now_ms: broker time, a clock that never goes back, even if the machine's clock is set back. It measures
+                durations.
             wall_ms: the timestamp of the markers, by the wall clock; None for `now_ms`.
 
         Returns:

@@ -110,7 +110,8 @@ class RecordDeletion:
 
     def _record_deletion(self, count: int) -> None:
         """Record, before the first `count` segments are deleted, what the commit-ordered view (the committed batches in
-        the order of their commits) must know of them. The record is durable on return. Without a view, do nothing.
+        the order of their commits) must know of them later: the number of the last commit in them. The record is
+        durable on return. Without a view, do nothing.
         """
         partition = self._partition
         if count and partition.view is not None and self._order is not None:
@@ -143,7 +144,7 @@ class RecordDeletion:
         in a commit-ordered partition, if they have records of a transaction that commits in a later segment.
 
         Args:
-            now_ms: broker time, which never goes back.
+            now_ms: broker time, a clock that never goes back, even if the machine's clock is set back.
             wall_ms: the time of the wall clock, which gives the age of records; None for `now_ms`.
         """
         partition = self._partition
@@ -176,7 +177,7 @@ class RecordDeletion:
         Args:
             remote: the remote tier.
             start_offset: the base offset of the first local segment that the limits of the whole log keep.
-            now_ms: broker time, which never goes back.
+            now_ms: broker time, a clock that never goes back, even if the machine's clock is set back.
             wall_ms: the time of the wall clock, which gives the age of records.
         """
         segments, config, view = self._partition.log.segments, self._partition.config, self._partition.view
@@ -203,7 +204,7 @@ class RecordDeletion:
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
         """Delete up to `count` of the oldest segments, if they are sealed and durable. Their files are removed at the
-        time `due_ms` or later. Return how many segments were deleted.
+        broker time `due_ms` (by a clock that never goes back) or later. Return how many segments were deleted.
         """
         partition, segments, view = self._partition, self._partition.log.segments, self._partition.view
         if view is not None:

@@ -23,8 +23,8 @@ class RemoteCommits(NamedTuple):
         base_offset: the base offset of the segment.
         end_offset: the end of the segment's offsets, exclusive.
         least_first_offset: the least first offset of the transactions whose commit marker is in the segment.
-        latest_sequence: the greatest commit sequence (the number of a commit in its transaction group) up to the end of
-            the segment; -1 if there is none.
+        latest_sequence: the greatest commit sequence (the number of a commit, counted over all topics of its
+            transaction group) up to the end of the segment; -1 if there is none.
         latest_ms: the latest commit time in the segment, in ms since 1970; -1 if there is none.
     """
 
@@ -54,13 +54,13 @@ class RemoteView(Protocol):
 
     @property
     def latest_sequence(self) -> int:
-        """The greatest commit sequence (the number of a commit in its transaction group) in the store; -1 if there is
-        none.
+        """The greatest commit sequence (the number of a commit, counted over all topics of its transaction group) in
+        the store; -1 if there is none.
         """
 
     def commits_after(self, commit_sequence: int) -> RemoteCommits | None:
-        """Return the description of the first segment with a commit after `commit_sequence`, the number of a commit in
-        its transaction group; None if there is none.
+        """Return the description of the first segment with a commit after `commit_sequence`, the number of a commit,
+        counted over all topics of its transaction group; None if there is none.
         """
 
     def commit_rows(self, base_offset: int) -> tuple[Buffer, Buffer]:

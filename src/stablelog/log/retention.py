@@ -35,7 +35,8 @@ def count_too_old(
     Args:
         segments: the segments of the log.
         config: the settings of the log.
-        now_ms: broker time, which never goes back. It measures the age of segments whose records have no timestamps.
+        now_ms: broker time, a clock that never goes back, even if the machine's clock is set back. It measures the age
+            of segments whose records have no timestamps.
         wall_ms: the time of the wall clock, which measures the age of timestamps.
         is_local: whether the limits are those of local retention.
     """
@@ -100,7 +101,8 @@ class PendingDeletes:
         Args:
             segments: the deleted segments, whose files are closed.
             before_offset: snapshots of earlier offsets are deleted, too.
-            due_ms: the broker time from which on the files may be removed.
+            due_ms: the time from which on the files may be removed, in broker time (a clock that never goes back, even
+                if the machine's clock is set back).
 
         Raises:
             DiskError: the directory cannot be listed; the next recovery removes the files.

@@ -8,8 +8,9 @@ from stablelog.log.search.times import Lookup, first_at_or_after, greatest_times
 
 
 def look_up_time(log: OpenLog, timestamp_ms: int, isolation: Isolation) -> Lookup:
-    """Find the first record with this timestamp or a later one. In a commit-ordered partition, a read-committed reader
-    gets the first position in commit order, which it sees as the offset, whose commit has this time or a later one.
+    """Find the first record with this timestamp or a later one. For a read-committed reader of a commit-ordered
+    partition, the time of a record is that of its commit, and the result is a position in commit order, which such a
+    reader sees as the offset.
 
     Returns:
         A lookup, a generator that the caller runs in steps, so that other work can run in between. Its result is None

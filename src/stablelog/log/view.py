@@ -153,6 +153,7 @@ class Order(Protocol):
         """
 
     def record_deletion(self, log: ViewedLog, view: View, base_offset: int) -> None:
-        """Record what the view (the committed records in this order) must know of the segments before a base offset.
-        This is called before they are deleted. The record is durable on return.
+        """Record what the view (the committed records in this order) must know of the segments before `base_offset`
+        after their deletion, such as the number of the last commit in them. The caller deletes them after this call.
+        The record is durable on return.
         """

@@ -36,7 +36,7 @@ class LogWriter:
         found: the segments, producer state and leader epochs that recovery has found.
         open_files: the cache that limits how many sealed segments have open files.
         availability: whether the partition can be used. The writer marks it as failed when a write stops half-way.
-        now_ms: broker time, which never goes back.
+        now_ms: broker time, a clock that never goes back, even if the machine's clock is set back.
 
     Attributes:
         segments: the segments, oldest first. Compaction replaces this object.

@@ -134,7 +134,9 @@ class Rewriter(ABC):
         """
 
     def _flush(self) -> None:  # noqa: B027 - a derived class that delays no write has nothing to do here
-        """Write the batches that `_put_batch` has collected. Does nothing in a class that collects none."""
+        """Write the batches that `_put_batch` has collected in memory. This base class does nothing: only a derived
+        class that collects batches overrides it.
+        """
 
     def _index_batch(self, batch: Buffer) -> None:
         """Add the next batch of the new segment to the indexes and counts. Only its header is read."""

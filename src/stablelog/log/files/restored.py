@@ -34,8 +34,8 @@ class Restored:
             restore. If no record was copied to the store between two restores, the second range begins where the first
             one ends.
         producer_ids_end: lost brokers may have assigned the producer ids below this number.
-        torn_sequence: the greatest commit sequence (the number of a commit in the transaction group of the topic) of a
-            commit that may be incomplete, because some of its records are lost; -1 if there is none.
+        torn_sequence: the greatest commit sequence (the number of a commit, counted over all topics of its transaction
+            group) of a commit that may be incomplete, because some of its records are lost; -1 if there is none.
         next_sequence: the commit sequence of the first commit after the last restore.
         leader_epoch: the leader epoch of the last restore.
     """
@@ -98,7 +98,7 @@ def read_restored(disk: Disk, directory: Path) -> Restored | None:
 
 def decode_restored(content: bytes, path: Path) -> Restored:
     """Decode the content of a file `restored`, which records the offsets whose records a restore could not bring back.
-    Raises UnknownFormatError or DamageError.
+    Raises UnknownFormatError if a later release has written the file, and DamageError if it is damaged.
     """
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     try:

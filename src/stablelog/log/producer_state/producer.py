@@ -42,10 +42,11 @@ class ProducerEntry:
     Attributes:
         batches: the last five batches of the current producer epoch, oldest first. After the end of a transaction, only
             the last batch of the transaction.
-        used_ms: the time of the producer's last write, by the broker's clock.
+        used_ms: the time of the producer's last write, in broker time (a clock that never goes back, even if the
+            machine's clock is set back).
         last_timestamp_ms: the timestamp of the producer's last batch or marker; -1 if unknown.
         txn_first_offset: the first offset of its open transaction; -1 if none is open.
-        txn_started_ms: the time when the open transaction began, by the broker's clock.
+        txn_started_ms: the time when the open transaction began, in broker time.
         txn_record_count: the number of records in the open transaction.
         is_packed: whether the packed producer table (all producers of the partition as bytes, in less memory) has
             exactly this state.

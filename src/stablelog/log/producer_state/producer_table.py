@@ -292,7 +292,7 @@ class ProducerTable:
         return _unpack(next(_rows(self._blocks[at], place))) if is_there else None
 
     def greatest_id(self, at_most: int) -> int:
-        """Return the greatest producer id up to `at_most`; -1 if there is none."""
+        """Return the greatest producer id in the table that is not greater than `at_most`; -1 if there is none."""
         at, place, is_there = self._find(at_most)
         if is_there:
             return at_most
@@ -324,7 +324,8 @@ class ProducerTable:
         """Remove the producers that were last used before a time and have no open transaction.
 
         Args:
-            used_before_ms: the time, by the broker's clock.
+            used_before_ms: the time, in broker time (a clock that never goes back, even if the machine's clock is set
+                back).
             first: the number of the first block that this call examines, counted from 0.
             block_count_max: how many blocks, of up to 32 producers each, this call may examine.
 

@@ -2,8 +2,9 @@
 
 By the last five batches of a producer, the broker recognizes a retry, also after a restart. By the producer's epoch, it
 refuses batches of an older epoch. From the open transactions follows the last stable offset. After the end of a
-transaction, only its last batch is remembered, because clients do not retry the earlier ones. Producers expire by the
-broker's clock, not by the timestamps of their records, which may be old.
+transaction, only its last batch is remembered, because clients do not retry the earlier ones. Producers expire by
+broker time (a clock that never goes back, even if the machine's clock is set back), not by the timestamps of their
+records, which may be old.
 
 Producers that were used recently are Python objects; all others are packed into bytes (`producer_table`).
 
@@ -86,8 +87,8 @@ class Producers:
     # -- recent producers --------------------------------------------------------------------------------------
 
     def _recent_producer(self, producer_id: int) -> ProducerEntry | None:
-        """Return the object of a producer, for reads and changes, and count it as recently used; None if it has no
-        state here.
+        """Return the state of the producer `producer_id`, for reads and changes, and count the producer as recently
+        used: its state is now a Python object. None if the producer has no state in this partition.
         """
         producer = self._recent.get(producer_id)
         if producer is None and (producer := self._table.get(producer_id)) is not None:
@@ -115,13 +116,15 @@ class Producers:
                 del self._recent[producer.producer_id]
 
     def _producer_to_read(self, producer_id: int) -> ProducerEntry | None:
-        """Return the state of a producer, which the caller reads and must not change; None if it has no state here. It
-        does not count as recently used.
+        """Return the state of the producer `producer_id`, which the caller reads and must not change; None if the
+        producer has no state in this partition. The producer does not count as recently used.
         """
         return self._recent.get(producer_id) or self._table.get(producer_id)
 
     def _producer_with_open(self, producer_id: int) -> ProducerEntry:
-        """Return a producer that has an open transaction. The caller must not change it."""
+        """Return the state of the producer `producer_id`, which must have an open transaction. The caller must not
+        change the state.
+        """
         producer = self._producer_to_read(producer_id)
         assert producer is not None, "a producer with an open transaction is known"
         return producer
@@ -137,11 +140,13 @@ class Producers:
         return self._table.copy()
 
     def __iter__(self) -> Iterator[ProducerEntry]:
-        """Yield copies of all producers, in the order of the producer ids."""
+        """Yield a copy of the state of each producer, in the order of the producer ids."""
         return iter(self.packed_copy())
 
     def greatest_id(self, at_most: int) -> int:
-        """Return the greatest producer id up to `at_most`; -1 if there is none."""
+        """Return the greatest producer id, not greater than `at_most`, of a producer with state in this partition; -1
+        if there is none.
+        """
         return self._table.greatest_id(at_most)
 
     # -- open transactions -------------------------------------------------------------------------------------
@@ -151,7 +156,9 @@ class Producers:
         return next(iter(self._open.values()), otherwise)
 
     def open_transaction(self, producer_id: int) -> ProducerEntry | None:
-        """Return a producer with its open transaction, for the caller to read; None if none is open."""
+        """Return the state of the producer `producer_id`, for the caller to read; None if this producer has no open
+        transaction.
+        """
         return self._producer_with_open(producer_id) if producer_id in self._open else None
 
     def first_unstable_offset(self, otherwise: int) -> int:
@@ -179,13 +186,13 @@ class Producers:
             producer.is_packed = False
 
     def open_producers(self) -> Iterator[ProducerEntry]:
-        """Yield the producers with an open transaction, in the order in which the transactions began."""
+        """Yield the state of each producer with an open transaction, in the order in which the transactions began."""
         return map(self._producer_with_open, self._open)
 
     @property
     def oldest_open_started_ms(self) -> int | None:
-        """Return the time when the oldest open transaction began, in broker time, which never goes back; None if none
-        is open.
+        """Return the time when the oldest open transaction began; None if none is open. It is a broker time, by a clock
+        that never goes back, even if the machine's clock is set back.
         """
         return next((producer.txn_started_ms for producer in self.open_producers()), None)
 
@@ -202,8 +209,8 @@ class Producers:
 
         Args:
             header: the header of the batch.
-            require_first_sequence_zero: whether the first batch of a producer without state must have sequence number
-                0.
+            require_first_sequence_zero: whether a batch of a producer that has no state in this partition must have the
+                sequence number 0.
             open_record_count_max: how many records a transaction may have in this partition; None for no limit.
 
         Returns:
@@ -326,7 +333,7 @@ class Producers:
         Args:
             header: the header of the batch, with its offset in the log.
             marker: the decoded marker of a control batch; None if the batch is no transaction marker.
-            now_ms: the time of the broker's clock.
+            now_ms: broker time (a clock that never goes back, even if the machine's clock is set back).
 
         Returns:
             The transaction that a marker ends. It counts as open until the caller passes it to `end_transaction`. None
@@ -412,7 +419,8 @@ class Producers:
         """Remove the state of producers that were last used before a time and have no open transaction.
 
         Args:
-            used_before_ms: the time, by the broker's clock.
+            used_before_ms: the time, in broker time (a clock that never goes back, even if the machine's clock is set
+                back).
             recent_after_ms: producers that were last used before this time are kept only in packed form (as bytes), and
                 not as Python objects any more.
 

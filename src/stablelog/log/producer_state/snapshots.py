@@ -2,8 +2,8 @@
 
 A snapshot of offset S has the producer state of the log up to S, in two files. `<S>.snapshot` has Kafka's format, with
 one batch of each producer. `<S>.producers` is stablelog's own, with all five batches, the times of the producers' last
-writes by the broker's clock, and a summary of the segment up to S (its *progress*). Recovery prefers the `.producers`
-file.
+writes in broker time (a clock that never goes back), and a summary of the segment up to S (its *progress*). Recovery
+prefers the `.producers` file.
 
 The event loop copies the packed producer table, which takes milliseconds. Any thread then encodes and writes the files.
 
@@ -56,7 +56,8 @@ PIECE_PARTS = 256  # how many parts of up to 32 producers are written at once: a
 
 @dataclass(slots=True, eq=False)
 class Snapshots:
-    """The snapshots of one partition: decides when the next one is due, and which are removed.
+    """The snapshots of the producer state of one partition. This object decides when the next snapshot is due, and
+    which old ones are removed.
 
     The snapshot at the beginning of a segment stays as long as the segment. After the earlier segments are deleted,
     only this snapshot knows the transactions that began in them. The other snapshots only shorten recovery.
@@ -91,8 +92,9 @@ class Snapshots:
     def needs_snapshot(self, producers: Producers, active: GrowingSegment) -> bool:
         """Whether a snapshot at the log's end is missing that the next start of the broker needs.
 
-        With producers, a snapshot is needed because the log does not contain the times of their last writes by the
-        broker's clock. Without producers, it is needed only if recovery would have many bytes to read.
+        If there are producers, a snapshot is needed because the log does not contain the broker time (a clock that
+        never goes back) of their last writes. If there are none, it is needed only if recovery would have many bytes to
+        read.
 
         Args:
             producers: the current producer state.
@@ -143,8 +145,9 @@ class Snapshots:
             self.disk.remove(file_path(self.directory, offset, suffix))
 
     def remove_older_snapshots(self, durable_end_offset: int) -> None:
-        """Remove the older snapshots within segments: all except the two newest whose offset is at or before
-        `durable_end_offset`, and those after it. A removal that fails is tried again later.
+        """Remove the older snapshots within segments. These stay: the snapshots after `durable_end_offset`, and the two
+        newest ones at or before it, because the log up to their offsets is durable. A removal that fails is tried again
+        later.
         """
         with suppress(DiskError):
             while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
@@ -152,8 +155,8 @@ class Snapshots:
                 self._within.popleft()
 
     def remove_other_snapshots(self, end_offset: int, bases: Iterable[int]) -> None:
-        """If there is a snapshot at the log's end, `end_offset`, remove all other snapshots except those at the
-        beginnings of segments, whose offsets are `bases`.
+        """Remove the snapshots that the one at the log's end, `end_offset`, makes superfluous: all others except those
+        at the beginnings of segments, whose offsets are `bases`. Without a snapshot at the log's end, do nothing.
         """
         if end_offset in self.whole:
             for offset in sorted(self.offsets - {end_offset, *bases}):

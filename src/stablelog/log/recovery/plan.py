@@ -41,7 +41,7 @@ class Known:
             lost file. If not, the directory is new, or Apache Kafka has written it.
         recovery_point: the recorded offset up to which the log was synced, exclusive; None if none is recorded.
         leader_epoch: the leader epoch of this start of the broker. No batch has a later one.
-        now_ms: broker time, which never goes back.
+        now_ms: broker time, a clock that never goes back, even if the machine's clock is set back.
         log_start_offset: the log start offset in the data directory's checkpoint. The log begins there, or later if the
             partition's own file says so.
         gapless_epoch: a leader epoch. Batches of this epoch and of later ones follow each other without a gap in the

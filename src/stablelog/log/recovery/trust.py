@@ -68,7 +68,7 @@ def choose_replay_start(
         directory: the directory of the partition.
         first_offset: the base offset of the first segment.
         unknown_from: the base offset of the first segment that replay must read.
-        now_ms: the time of the broker's clock.
+        now_ms: broker time (a clock that never goes back, even if the machine's clock is set back).
         is_cut: whether the segment at `unknown_from` will be truncated. Snapshots within it are then ignored, because
             they are removed.
     """

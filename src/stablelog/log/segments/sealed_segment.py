@@ -35,7 +35,8 @@ class SealedSegment(Segment):
         open_files: the cache that limits how many sealed segments are open.
         proof: how many bytes of the log file are still to be proven (their batch headers compared with a known CRC),
             and its known damage; None if nothing is proven.
-        created_ms: when the segment began to grow, by the broker's clock; None for its first timestamp.
+        created_ms: when the segment began to grow, in broker time (a clock that never goes back, even if the machine's
+            clock is set back); None if this is unknown, so that the first timestamp counts in its place.
         passed: the part of the log file, from its beginning, that lookups by time have read: its size in bytes, and its
             greatest timestamp or -1.
         unsynced: the open log file and the indexes of a segment that was just sealed; None if the segment is durable.

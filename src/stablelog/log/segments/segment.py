@@ -59,7 +59,8 @@ class Segment(LogFile, ABC):
         base_offset: the offset of its first record, unless compaction has removed this record.
         end_offset: the end of its offsets, exclusive. The next segment begins there.
         size: the size of the log file in bytes.
-        created_ms: when it began to grow, by the broker's clock; if it was opened sealed, its first timestamp.
+        created_ms: when it began to grow, in broker time (a clock that never goes back, even if the machine's clock is
+            set back); if it was opened sealed, its first timestamp.
         first_timestamp: the first timestamp of the first batch; NOTHING (-1) if the segment has none.
         max_timestamp: the greatest timestamp; NOTHING (-1) if the segment has none.
         record_count: the number of records.
