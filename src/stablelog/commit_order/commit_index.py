@@ -95,8 +95,17 @@ class CommitIndex(IndexRows):
     ) -> None:
         """Add an entry at the end of the index: a committed transaction, or a run of batches outside transactions.
 
-        `index_format.ENTRY` describes the fields. `extents` are the byte ranges of its batches in the log files,
-        encoded as `Extents.rows` yields them.
+        Args:
+            start: the position of its first record in commit order.
+            record_count: how many positions it takes.
+            time_ms: its commit time or, outside transactions, the greatest timestamp of its records, in ms since 1970.
+            first_offset: the offset of its first batch in the log; -1 if the log has lost the beginning of the
+                transaction.
+            producer_id: the producer of the transaction; NO_PRODUCER outside transactions.
+            commit_sequence: the number of the commit, counted over all topics of its transaction group; -1 outside
+                transactions.
+            leader_epoch: the leader epoch of the commit marker.
+            extents: the byte ranges of its batches in the log files, encoded as `Extents.rows` yields them.
         """
         assert start >= self.view_end
         assert self.summary is None, "a sealed commit index gets no more entries"

@@ -135,7 +135,8 @@ class Extents:
         self.record_count = 0
 
     def add_batch(self, segment: int, position: int, size: int, record_count: int) -> None:
-        """Add a batch of the transaction. The caller passes the batches in the order of the log.
+        """Add a batch of the transaction to its extents (byte ranges of batches). The caller passes the batches in the
+        order of the log.
 
         Args:
             segment: the base offset of the batch's segment.

@@ -180,8 +180,8 @@ class FetchAssembler:
         return has_room and self._remote_room > 0 and self._remote_count < REMOTE_COUNT_MAX
 
     def add_remote_run(self, buffers: Sequence[Buffer], end: int, entry: Entry) -> bool:
-        """Add a run of batches outside transactions from an object store. Return whether the response has room for
-        more.
+        """Add a run of consecutive batches outside transactions, whose bytes are from an object store. Return whether
+        the response has room for more.
 
         Args:
             buffers: the bytes of whole batches, which follow each other; empty if the response has no space for the
@@ -323,7 +323,7 @@ class FetchAssembler:
             if found is None or found.position >= extent.end:
                 raise DamageError(
                     f"the batches outside transactions from position {entry.start} on end before position {self.start}, "
-                    "although the commit index says that they contain it"
+                    "but the commit index says that they contain this position: the log or the index is damaged"
                 )
             if found.size > room and not self.needs_one:
                 return False
@@ -394,7 +394,7 @@ def split_extents(
         if base_offset <= start:
             # The first extent must contain `start`, so a batch of the transaction is missing.
             return found, DamageError(
-                f"the batches of producer {producer_id} end before position {start}, although the commit index says that they contain it"
+                f"the batches of producer {producer_id} end before position {start}, but the commit index says that they contain this position: the log or the index is damaged"
             )
     return found, None
 

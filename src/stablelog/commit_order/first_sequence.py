@@ -48,7 +48,8 @@ def encode_first_sequences(rows: Sequence[FirstSequence]) -> bytes:
 def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
     """Decode the content of the file `log-start-sequence`. Return its rows in the order of the file; there is at least
     one. Each row has the base offset of a segment, and the greatest commit sequence (number of a commit, counted over
-    all topics of its transaction group) before this segment, so the commits that the log still has begin after it.
+    all topics of its transaction group) before this segment: if the log begins at the segment, its commits begin after
+    this number.
 
     Raises:
         DamageError: the file is damaged, or has another version.
@@ -59,8 +60,8 @@ def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
     rows = tuple(FirstSequence(int(base), int(sequence)) for base, sequence in pairs)
     if not rows or content != encode_first_sequences(rows):
         raise DamageError(
-            f"the file is damaged: it must have a line with the version, {VERSION}, the number of rows, a row with a base "
-            "offset and a commit sequence for each of at least one segment, and the CRC of all lines. The broker does "
-            "not use the file, and writes it again when it deletes a segment"
+            f"the file `log-start-sequence` is damaged: it must have a line with the version, {VERSION}, the number of rows, a "
+            "row with a base offset and the number of a commit for each of at least one segment, and the CRC of all lines. "
+            "The broker does not use the file, and writes it again when it deletes a segment"
         )
     return rows

@@ -101,8 +101,8 @@ class IndexBuilder:
                 progress(done, self._partition.size)
 
     def _reopen(self, segments: list[Segment]) -> None:
-        """Find the batches of the transactions that were open at the end of the last segment whose commit index was
-        opened from files. Their commit markers follow in later segments.
+        """Reopen transactions: find the batches of those that were open at the end of the last segment whose commit
+        index was opened from files. The markers of these transactions follow in later segments.
 
         Args:
             segments: the segments whose commit indexes were opened from files.
@@ -125,8 +125,8 @@ class IndexBuilder:
                     _add_batch(known, segment, position, header)
 
     def forget_deleted(self) -> list[CommitIndex]:
-        """Close the commit indexes of segments that retention has deleted, and remove them from `indexes`. Return the
-        removed ones.
+        """Close the commit indexes of segments that retention has deleted, and remove these indexes from `indexes`.
+        Return the removed indexes.
         """
         first = self._partition.segments()[0].base_offset
         self._first_sequence = self.sequence_before(first)
@@ -214,8 +214,8 @@ class IndexBuilder:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _read_segment(self, segment: Segment, limit: int) -> None:
-        """Read those batches of a segment that end at or before the offset `limit`, and remember them for the commit
-        index.
+        """Read those batches of a segment that end at or before the offset `limit`, and remember where they are: the
+        commit index needs this when their transaction commits.
         """
         batches = takewhile(lambda found: found[1].next_offset <= limit, segment.walk(self._position))
         for is_outside, same in groupby(

@@ -30,7 +30,9 @@ class Rows(Protocol):
         """Return the fields of the row with this number in the file of the commit index, counted from 0."""
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of those rows of the commit index's file that have the numbers [first, end)."""
+        """Return the bytes of those rows of the commit index's file that have the numbers from `first` to before `end`,
+        counted from 0.
+        """
 
 
 @dataclass(eq=False)

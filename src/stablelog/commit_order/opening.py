@@ -70,8 +70,8 @@ class CommitOrdered:
             self.write_start(log, start)
         if start > log.end_offset:
             raise DamageError(
-                f"{path} says that the view begins at offset {start}, but the log ends at {log.end_offset}. Restore "
-                "the file, or the log files"
+                f"{path} says that, for readers of committed records, the partition begins at offset {start}, but the log "
+                f"ends at {log.end_offset}. Restore the one that is wrong: this file, or the log files"
             )
         return start
 

@@ -29,7 +29,9 @@ class LoadedRows:
         return self.row.unpack_from(self.content, place * self.row.size)
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the loaded rows of a commit index that have the numbers [first, end)."""
+        """Return the bytes of the loaded rows of a commit index that have the numbers from `first` to before `end`,
+        counted from 0.
+        """
         return self.content[first * self.row.size : end * self.row.size]
 
 

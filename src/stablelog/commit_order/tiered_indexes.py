@@ -68,7 +68,9 @@ class TieredIndexes:
 
     @property
     def log_start(self) -> int:
-        """The log start offset of the partition, over the local disk and the object store."""
+        """The log start offset of the partition: the first offset that can be read, from the local disk or from the
+        object store.
+        """
         remote, local_start = self.partition.remote, self.partition.start_offset
         return local_start if remote is None else min(remote.start_offset, local_start)
 
@@ -85,8 +87,8 @@ class TieredIndexes:
         return bool(self.local) and base_offset >= self.local[0].base_offset
 
     def place_of(self, position: int) -> int:
-        """Return the place in `local` of the first commit index that ends after a position in commit order; that of the
-        last index if there is none.
+        """Return the index, in the list `local`, of the first commit index that ends after a position in commit order.
+        If there is none, return the index of the last one.
         """
         return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))
 

@@ -229,8 +229,8 @@ def _transaction_faults(
 ) -> Iterator[str]:
     if (entry.start, entry.record_count) != (said.start, said.record_count):
         yield (
-            f"a transaction at {entry.start} with {entry.record_count} records; the log has it at {said.start} with "
-            f"{said.record_count}"
+            f"an entry says that a transaction is at position {entry.start} and has {entry.record_count} records; the log has "
+            f"this transaction at position {said.start} with {said.record_count} records"
         )
     elif entry.extent_count and walk.batches_of(entry, extents) != said.places:
         yield f"the extents of the transaction at position {entry.start} are not where its batches are"

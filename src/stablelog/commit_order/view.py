@@ -151,7 +151,9 @@ class CommitOrder(TieredView):
         self._start = max(self._start, start_offset)
 
     def forget_deleted(self) -> None:
-        """Drop the commit indexes of segments that retention has deleted."""
+        """Drop the commit indexes (which list the transactions that commit in a segment) of segments that retention has
+        deleted.
+        """
         for index in self.builder.forget_deleted():
             self._torn.pop(index.base_offset, None)
 
@@ -199,7 +201,7 @@ class CommitOrder(TieredView):
         return response.slice()
 
     def look_up_newest(self) -> Lookup:
-        """Find the first position of the latest commit.
+        """Find the newest record: the first position of the latest commit.
 
         Returns:
             A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,

@@ -6,15 +6,15 @@ from stablelog.errors import UnavailableError
 
 
 class Availability:
-    """Whether one partition accepts calls. It stops accepting them when the disk fails, when an append stops half-way,
-    and when the partition is closed.
+    """Whether one partition accepts calls. The partition stops accepting them when the disk fails, when an append stops
+    half-way, and when the partition is closed.
 
     Args:
         name: the partition's name, for messages.
 
     Attributes:
-        is_writing: whether an append has written to the log file, and has not updated the state in memory yet. If it
-            stops there, file and memory differ, and the partition fails.
+        is_writing: whether an append has written to the log file, and has not updated the state in memory yet. If the
+            append stops there, file and memory differ, and the partition fails.
         is_closed: whether the partition was closed. Its directory may then belong to a new topic of the same name.
         on_failure: called once with the reason when the partition fails. It is not called when the partition is closed.
     """
@@ -62,8 +62,8 @@ class Availability:
             self.check_open()
 
     def check_open(self) -> None:
-        """Raise UnavailableError if the partition is closed: its directory may belong to a new topic of the same name.
-        A partition that has failed passes this check.
+        """Raise UnavailableError if the partition is closed, because its directory may then belong to a new topic of
+        the same name. A partition that has failed passes this check.
         """
         if self.is_closed:
             raise UnavailableError(f"partition {self._name} is closed")

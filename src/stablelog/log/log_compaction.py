@@ -29,7 +29,8 @@ class LogCompaction:
         first_dirty_offset: the first offset that was not compacted yet.
 
     Attributes:
-        first_dirty_offset: the first dirty offset: records from here on were not compacted yet.
+        first_dirty_offset: the first dirty offset, from which on the log was not compacted yet. It moves with each
+            pass.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class LogCompaction:
         return True
 
     def end_pass(self, work: Pass) -> None:
-        """Record, after the last step of a pass, the offset up to which the pass has come, so that the next pass
+        """End a pass after its last step: record the offset up to which it has rewritten the log, so that the next pass
         continues there.
         """
         self._partition.availability.check_open()

@@ -51,7 +51,8 @@ class LogReplication:
         return Appended(planned[0].header.base_offset, planned[-1].header.last_offset, -1)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Find where a leader epoch ends in this log.
+        """Find where a leader epoch ends in this log, so that a follower finds the offset at which its log differs from
+        the leader's.
 
         Returns:
             Two values, as OffsetsForLeaderEpoch reports them: the greatest known epoch up to `leader_epoch`, and its

@@ -30,7 +30,7 @@ class OpenLog(ViewedLog, Protocol):
         """
 
     def visible_end(self, isolation: Isolation) -> int:
-        """Return the end of the records that a reader of this isolation level sees, exclusive."""
+        """Return the end of the offsets that a reader of this isolation level may read, exclusive."""
 
     def visible_start(self, isolation: Isolation) -> int:
         """Return the first offset that a reader of this isolation level can read."""

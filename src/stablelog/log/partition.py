@@ -201,7 +201,9 @@ class Partition:
 
     @property
     def failure(self) -> UnavailableError | None:
-        """The error with which the partition refuses reads and writes; None if it accepts them."""
+        """The error with which the partition refuses reads and writes, because it has failed or is closed; None if it
+        accepts them.
+        """
         return self.availability.failure
 
     @property

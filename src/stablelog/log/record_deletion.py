@@ -119,7 +119,8 @@ class RecordDeletion:
             self._order.record_deletion(partition, partition.view, partition.log.segments[count].base_offset)
 
     def _expire_records_before(self, start_offset: int) -> int:
-        """Hide the records before an offset from readers, because retention demands it.
+        """Hide the records before `start_offset` from readers, because they have expired: retention no longer keeps
+        them.
 
         A transaction whose marker is not durable counts as open, because a crash could remove the marker.
 
@@ -225,9 +226,9 @@ class RecordDeletion:
         return durable_count
 
     def remove_deleted(self, now_ms: int) -> list[File]:
-        """Remove the files of deleted segments whose `file.delete.delay.ms` has passed. Return the removed log files,
-        which are still open: the caller closes them in a thread, because this takes long. After a DiskError, the next
-        call continues.
+        """Remove the files of deleted segments for which the delay `file.delete.delay.ms` has passed. Return the
+        removed log files, which are still open: the caller closes them in a thread, because this takes long. If this
+        raises DiskError, the next call removes the rest.
         """
         self._partition.availability.check_open()
         return self.pending.purge(now_ms)

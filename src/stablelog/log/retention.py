@@ -65,7 +65,9 @@ def count_too_old(
 
 
 def count_too_much(segments: LogSegments, config: LogConfig) -> int:
-    """Count how many of the first segments are too much: at least `retention.bytes` remain without them."""
+    """Count the segments, from the first one on, that are too much for `retention.bytes`: without them, the log still
+    has at least that many bytes.
+    """
     if config.retention_bytes == NO_LIMIT:
         return 0
     excess = segments.size - config.retention_bytes
@@ -100,7 +102,8 @@ class PendingDeletes:
 
         Args:
             segments: the deleted segments, whose files are closed.
-            before_offset: snapshots of earlier offsets are deleted, too.
+            before_offset: the new start of the log. Snapshots of the producer state at earlier offsets are deleted,
+                too.
             due_ms: the time from which on the files may be removed, in broker time (a clock that never goes back, even
                 if the machine's clock is set back).
 

@@ -50,8 +50,8 @@ class SyncWork:
     sync_failure: DiskError | None = None
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
-        """Return a new `SyncWork` that syncs and writes what this one and an older one would, because the older one may
-        not have run.
+        """Return a new `SyncWork` with the steps of this one and of an older one, because the older one may not have
+        run. The steps sync files and write files that describe the log.
         """
         return replace(
             self,
@@ -128,18 +128,21 @@ class PendingSync:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits except a sync of the log file: the next `SyncWork` has no other step, and no earlier
-        one can still be running.
+        """Whether the partition waits for nothing except a sync of the log file: the next `SyncWork` (the steps that
+        make appended batches durable) has no other step, and no earlier one can still be running.
         """
         return self._last_work is None and not self.is_more_than_bytes
 
     @property
     def is_more_than_bytes(self) -> bool:
-        """Whether the next `SyncWork` has more to do than to sync the appended bytes of the log file."""
+        """Whether the next `SyncWork` (the steps that make appended batches durable) has more to do than to sync the
+        appended bytes of the log file.
+        """
         return bool(self._writes) or self.names_changed or self.are_indexes_written
 
     def make_work(self, segments: LogSegments, synced_offset: int) -> SyncWork:
-        """Make the next `SyncWork`. It includes the work of the last one if `finish_work` was not called with that one.
+        """Make the next `SyncWork`, the steps that make the appended batches durable. It includes the work of the last
+        one if `finish_work` was not called with that one.
 
         Args:
             segments: the segments of the log.

@@ -258,8 +258,8 @@ class Pass(ABC):
 
     @abstractmethod
     def _run(self) -> Generator[Cleaned | None]:
-        """Rewrite the segments, one step at a time, and yield what `steps` yields. `steps` calls this, and ends it
-        after `cancel`.
+        """Rewrite the segments, one step at a time. `steps` calls this generator, yields what it yields, and ends it
+        after a call of `cancel`.
         """
 
     def _rewrite_group(

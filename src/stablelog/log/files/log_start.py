@@ -64,7 +64,8 @@ def write_missing_log_start(
     Args:
         disk: the disk of the partition.
         directory: the partition's directory.
-        known_start: the log start offset in the checkpoint of the data directory; 0 if there is none.
+        known_start: the log start offset that the data directory records for the partition (in its file
+            `log-start-offset-checkpoint`); 0 if it records none.
         name: the name of the file. A second file of this kind records where the view of a commit-ordered partition
             begins, in which readers get transactions in the order of their commits.
 

@@ -148,11 +148,13 @@ def _block_end(content: bytes, at: int) -> int | None:
         return None
     count = content[at]
     if not 0 < count <= BLOCK_COUNT_MAX:
-        raise DamageError(f"a block of the producer table has {count} producers, which is impossible")
+        raise DamageError(f"the producer table of a snapshot is damaged: a block has {count} producers")
     kinds_at = at + 1 + count * (SNAPSHOT_ENTRY.size + USED_SIZE)
     kinds = content[kinds_at : kinds_at + count]
     if kinds.translate(None, _KINDS):
-        raise DamageError("a block of the producer table has a producer of an unknown kind")
+        raise DamageError(
+            "the producer table of a snapshot is damaged: a block has a producer of an unknown kind"
+        )
     end = kinds_at + count + sum(kinds.translate(_REST_SIZES))
     return end if len(kinds) == count and end <= len(content) else None
 
@@ -378,14 +380,16 @@ class ProducerTable:
                 ids = _ids(block)
                 if list(ids) != sorted(set(ids)) or (last_id is not None and ids[0] <= last_id):
                     raise DamageError(
-                        f"the producer ids of the producer table do not ascend after id {last_id}"
+                        f"the producer table of a snapshot is damaged: its producer ids do not ascend after id {last_id}"
                     )
                 self._insert_block(len(self._blocks), block)
                 self._count += block[0]
                 at, last_id = end, ids[-1]
             rest = content[at:]
         if rest:
-            raise DamageError(f"{len(rest)} bytes follow the last block of the producer table")
+            raise DamageError(
+                f"the producer table of a snapshot is damaged: {len(rest)} bytes follow its last block"
+            )
         return self
 
     def open_producers(self) -> list[ProducerEntry]:

@@ -209,8 +209,8 @@ class Producers:
 
         Args:
             header: the header of the batch.
-            require_first_sequence_zero: whether a batch of a producer that has no state in this partition must have the
-                sequence number 0.
+            require_first_sequence_zero: whether the first batch of a producer without state in this partition must
+                begin at sequence number 0.
             open_record_count_max: how many records a transaction may have in this partition; None for no limit.
 
         Returns:

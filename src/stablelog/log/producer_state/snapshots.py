@@ -322,11 +322,13 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
     check_producers_version(first)
     begin = PRODUCERS_HEADER.size + SUMMARY.size
     if len(first) < begin:
-        raise DamageError(f"a .producers file is incomplete: it ends in its header, after {len(first)} bytes")
+        raise DamageError(
+            f"a `.producers` file is incomplete: it ends in its header, after {len(first)} bytes"
+        )
     version, wanted_crc, count = PRODUCERS_HEADER.unpack_from(first)
     if version != PRODUCERS_VERSION:
         raise DamageError(
-            f"a .producers file has version {version}; only version {PRODUCERS_VERSION} is known"
+            f"a `.producers` file has version {version}; only version {PRODUCERS_VERSION} is known"
         )
     crc = crc32c(memoryview(first)[CRC_END:])
 
@@ -339,9 +341,9 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
 
     table = ProducerTable.from_blocks(blocks())
     if crc != wanted_crc:
-        raise DamageError("a .producers file is damaged: its CRC does not match its bytes")
+        raise DamageError("a `.producers` file is damaged: its CRC does not match its bytes")
     if len(table) != count:
-        raise DamageError(f"a .producers file holds {len(table)} producers, but its header says {count}")
+        raise DamageError(f"a `.producers` file holds {len(table)} producers, but its header says {count}")
     return table, Summary.decode(first[PRODUCERS_HEADER.size : begin])
 
 

@@ -194,7 +194,7 @@ class Examination:
         path = self._directory.listing.path(name)
         start = read_log_start(self._disk, path)
         if start is None and name in self._expected.start_files:
-            what = "log" if name == LOG_START_FILE else "view"
+            what = "log" if name == LOG_START_FILE else "view of its committed records"
             raise DamageError(
                 f"{path} is missing: where the {what} begins is not known, and records that were deleted "
                 "could be read again. `stablelog repair` cannot repair this. Restore the file from a backup"

@@ -226,9 +226,9 @@ class RecoveryPlanner:
             deleted = base < (bases[first_place] if bases else self.log_start)
             if suffix == SUMMARY and not deleted and self._directory.summary(base) is not None:
                 raise DamageError(
-                    f"{path.with_suffix(LOG)} is missing, and was durable. Restore it; or, to go on without its records, run "
+                    f"{path.with_suffix(LOG)} is missing, and was durable. Restore it. To go on without its records, run "
                     "`stablelog repair`, which first shows what is lost. Only if another program has compacted the log, "
-                    f"remove {path}"
+                    f"remove the segment's summary, {path}"
                 )
             self._listing.disk.remove(path)
 
@@ -274,8 +274,8 @@ class RecoveryPlanner:
             if summary is not None and (size := self._listing.disk.size(path)) < summary.log_size:
                 raise DamageError(
                     f"{path} has only {size} bytes, but {summary.log_size} were durable. Restore the file from a backup. To go on "
-                    "without these records, run `stablelog repair`, which first shows what is lost; if another program has "
-                    f"compacted the log, remove {segment.path(SUMMARY)}"
+                    "without these records, run `stablelog repair`, which first shows what is lost. Only if another program has "
+                    f"compacted the log, remove the segment's summary, {segment.path(SUMMARY)}"
                 )
 
     def _check_gaps(self, trusted: list[SealedSegment], behind: SegmentName) -> None:
@@ -286,6 +286,6 @@ class RecoveryPlanner:
         for segment, base_offset in zip(trusted, bases[1:], strict=True):
             if segment.end_offset != base_offset:
                 raise DamageError(
-                    f"{self._directory.segment_name(segment.end_offset).path(LOG)} is missing: the segments of offsets "
+                    f"{self._directory.segment_name(segment.end_offset).path(LOG)} is missing: the segments of the offsets "
                     f"{segment.end_offset} to {base_offset - 1} were durable. Restore their files"
                 )

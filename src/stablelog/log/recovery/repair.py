@@ -191,7 +191,9 @@ def _summary_of(disk: Disk, damage: Damage) -> Summary:
 
 
 def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:
-    """Raise DamageError if the log files have changed since `examine`."""
+    """Raise DamageError if the log files have changed since `examine` found the damage, because the truncation would
+    then remove other bytes.
+    """
     bases = log_offsets(disk.list_dir(directory))
     size = sum(
         disk.size(path) - max(position, 0)

@@ -143,7 +143,7 @@ class _Replay:
         if self._planner.log_start > end_offset:
             raise DamageError(
                 f"{self._listing.directory / LOG_START_FILE} says that the log begins at offset {self._planner.log_start}, but the log "
-                f"ends at {end_offset}. Restore the file, or the log files"
+                f"ends at {end_offset}. Restore the one that is wrong: this file, or the log files"
             )
         self._planner.remove_segments(plan.deleted)
         if not plan.is_log_start_written:
@@ -185,8 +185,9 @@ class _Replay:
                 self._epochs.assign_epoch(header.leader_epoch, header.base_offset)
             if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
                 raise DamageError(
-                    f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, but this start of the broker has only epoch "
-                    f"{self._known.leader_epoch}. Restore the file, or {self._listing.directory.parent / 'cluster.json'}"
+                    f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, but the epoch of this start of the broker "
+                    f"is only {self._known.leader_epoch}. Restore the one that is wrong: this file, or the one that records the "
+                    f"last epoch, {self._listing.directory.parent / 'cluster.json'}"
                 )
 
     def _write_epochs(self) -> None:
@@ -293,8 +294,9 @@ class _Replay:
             damage = str(error)
         if changed_size:
             raise DamageError(
-                f"{segment.path(LOG)}: the offset or the leader epoch of a batch in the first {changed_size} bytes has "
-                "changed since they were durable. Restore the file, or run `stablelog repair`, which first shows what is lost"
+                f"{segment.path(LOG)}: the first {changed_size} bytes are not those that were written: the offset or the leader epoch "
+                "of a batch has changed since they were durable. Restore the file. To go on without the records from there "
+                "on, run `stablelog repair`, which first shows what is lost"
             )
         if damage is not None:
             self._truncate(segment, damage)
@@ -375,8 +377,8 @@ class _Replay:
         if segment.end_offset < self._plan.synced.offset:
             raise DamageError(
                 f"{segment.path(LOG)} ends at offset {segment.end_offset - 1}; records up to offset "
-                f"{self._plan.synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
-                "`stablelog repair`, which first shows what is lost"
+                f"{self._plan.synced.offset - 1} were durable, so the disk has lost records. Restore the file. To go on "
+                "without these records, run `stablelog repair`, which first shows what is lost"
             )
         if not later and not damage and self._is_as_synced(segment):
             return

@@ -70,7 +70,7 @@ class ReplayedSnapshots:
 
     def write(self, producers: Producers, progress: Summary) -> None:
         """Write a snapshot of the producer state at the end of a sealed segment, where the next segment begins.
-        `progress` is the summary for it.
+        `progress` is the summary (sizes, counts and checksums) of the sealed segment, which the snapshot records.
         """
         self._plan.directory.listing.disk.write_together(
             snapshot_files(self._plan.directory.listing.directory, producers.packed_copy(), progress)

@@ -127,8 +127,8 @@ class Trust:
         self.vouched_end = start.offset if is_within_last else None
 
     def _find_refused(self, leader_epoch: int) -> Iterator[int]:
-        """Yield the base offsets of the sealed segments that a start refuses: the leader epoch of a batch cannot be
-        read, or is greater than the broker's own, which is `leader_epoch`.
+        """Yield the base offsets of the sealed segments that a start of the broker refuses: those in which the leader
+        epoch of a batch cannot be read, or is greater than `leader_epoch`, the broker's own.
         """
         for base, summary in self.sealed.items():
             segment = SealedSegment(
@@ -143,7 +143,8 @@ class Trust:
                 segment.close()
 
     def replay_start(self, cut_base: int | None) -> ReplayStart:
-        """Return where a start of the broker begins to replay the log.
+        """Return the offset at which a start of the broker begins to replay (read) the log, and the state of the log
+        there.
 
         Args:
             cut_base: the base offset of the segment in which the log is truncated before this start; None if it is not

@@ -107,8 +107,8 @@ class SegmentRows(Generic[Row]):
         return map(self._row.__getitem__, range(self.place_behind(offset), len(self._row)))
 
     def index_aborts(self) -> None:
-        """Add the new sealed segments to the index in memory that finds the segments with abort markers. For a long
-        list of new segments, this takes long.
+        """Add the segments that were sealed since the last call to the index in memory that finds the segments with
+        abort markers. For a long list of new segments, this takes long.
         """
         known_count, final_count = self._indexed_count - self._dropped_count, len(self._row) - self._grows
         if known_count >= final_count:

@@ -77,7 +77,7 @@ def look_up_in_steps(
     start_offset: Callable[[], int],
     find_in_batch: FindInBatch | None = None,
 ) -> Lookup:
-    """Find the first record with this timestamp or a later one, by calls of `look` that each do one step.
+    """Find the first record with this timestamp or a later one. Each call of `look` does one step of the search.
 
     Args:
         look: does the step from an offset on. It returns the record if it has found it; a batch that may contain the

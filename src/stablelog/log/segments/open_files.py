@@ -12,7 +12,7 @@ OPEN_SEGMENTS_MAX: Final = 4096
 
 
 class Evictable(Protocol):
-    """A sealed segment whose files `OpenFiles` can close."""
+    """A sealed segment that `OpenFiles`, the cache of open segments, can evict: it then closes its files."""
 
     def evict(self) -> None:
         """Close the files of the segment, and drop its indexes from memory. The next read opens them again."""

@@ -22,7 +22,7 @@ class SnapshotProof:
 
     Args:
         state: the state of the log up to the last batch that was read.
-        names: the names in the partition's directory.
+        names: the names of the files in the partition's directory.
     """
 
     def __init__(self, state: LogState, names: Iterable[str]) -> None:
