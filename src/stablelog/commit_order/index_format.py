@@ -107,9 +107,8 @@ class Entry(NamedTuple):
         )
 
     def is_torn(self, log_start: int) -> bool:
-        """Return whether the transaction is torn, so that readers get no record of it: retention has removed its
-        beginning, because the transaction began before the log start offset `log_start`. A run of batches outside
-        transactions is never torn.
+        """Return whether the transaction is torn: it began before the log start offset `log_start`, so retention has
+        removed its beginning, and readers get no record of it. A run of batches outside transactions is never torn.
         """
         return not self.is_outside and self.first_offset < log_start
 

@@ -30,7 +30,7 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
     """Return the commit sequence in a partition's last commit marker; -1 if no marker has one. The commit sequence is
     the number of the commit, counted over all topics of its transaction group.
 
-    In a damaged partition, the last marker that can be read counts. Nothing is written.
+    In a damaged partition, this is the last marker that can be read. Nothing is written.
 
     Args:
         disk: the disk of the partition.

@@ -43,7 +43,7 @@ class TieredView:
     Args:
         log: the log.
         indexes: the commit indexes of the local segments, oldest first.
-        start: the first position that readers get. It counts only if it is greater than the log start offset.
+        start: the first position that readers get. If the log start offset is greater, readers begin there.
 
     Attributes:
         indexes: the commit indexes of the local segments, oldest first.
@@ -136,8 +136,8 @@ class TieredView:
     # -- times -------------------------------------------------------------------------------------------------
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
-        """Find the first position of a record that was committed at this time or later. For a record outside
-        transactions, its own timestamp counts.
+        """Find the first position of a record that was committed at this time or later. A record outside transactions
+        has no commit; its own timestamp is compared.
 
         Returns:
             A lookup, which the caller runs in steps (see `log.search.times.Lookup`). Its result is (position, time,
@@ -292,7 +292,7 @@ class StoredOrder(TieredView):
         remote: the remote tier of the partition, which has its segments in the object store. Every call of its methods
             raises NotLoadedError if bytes are not in its cache, and DamageError if bytes in the store do not match the
             manifest, the list of the partition's segments there.
-        view_start: the first position that readers get. It counts only if it is greater than the log start offset.
+        view_start: the first position that readers get. If the log start offset is greater, readers begin there.
         restored: the offsets and commits that restores of the partition have lost; None if it was never restored.
     """
 

@@ -93,8 +93,9 @@ class TieredIndexes:
         return bisect_right(self.local, position, hi=len(self.local) - 1, key=attrgetter("view_end"))
 
     def remote_commits(self, position: int) -> Iterator[RemoteCommits]:
-        """Yield what the list of remote segments says about the commit index of each segment, from the one with a
-        position in commit order on, that is only in the store. These segments are before the local log start offset.
+        """Yield the descriptions of remote commit indexes, as the list of remote segments has them: of each segment
+        that is only in the store, from the one with `position` (in commit order) on. These segments are before the
+        local log start offset.
         """
         local_start = self.partition.start_offset
         if self.partition.remote is None or position >= local_start:
@@ -121,12 +122,12 @@ class TieredIndexes:
         return index if commits is None else load_index(self.remote.view, commits)
 
     def least_first_offset(self, index: CommitIndex, start: int) -> int:
-        """Return the least log offset at which a transaction of a local commit index begins. Only transactions with
-        positions in commit order from `start` on count.
+        """Return the least log offset at which a transaction of a local commit index begins. Transactions whose
+        positions in commit order are before `start` are ignored.
 
-        If the local index lacks the beginning of a transaction, its complete copy in the store is used, and all
-        transactions of the copy count, also those before `start`. The copy need not be loaded: the manifest, the list
-        of the segments in the store, has the least offset of all of them.
+        If the local index lacks the beginning of a transaction, its complete copy in the store is used. In the copy, no
+        transaction is ignored, also not those before `start`. The copy need not be loaded: the manifest, the list of
+        the segments in the store, has the least offset of all of them.
         """
         commits = self._copy_of(index)
         if commits is not None:
@@ -174,8 +175,8 @@ class TieredIndexes:
     @property
     def latest_sequence(self) -> int:
         """The greatest commit sequence (number of a commit, counted over all topics of its transaction group) of the
-        log; -1 if there is none. While the list of remote segments is not loaded, only the commits in local segments
-        count.
+        log; -1 if there is none. While the list of remote segments is not loaded, the result is the greatest one in the
+        local segments.
         """
         latest = self.local[-1].latest_sequence
         if self.partition.remote is not None:

@@ -172,7 +172,10 @@ def _verify_index(
         path = file_path(directory, base_offset, suffix)
         content = read_if_there(disk, path) or b""
         if len(content) != size or crc32c(content) != crc:
-            yield FileFinding(path, f"its {len(content)} bytes do not match its commit summary")
+            yield FileFinding(
+                path,
+                f"its {len(content)} bytes do not have the size and CRC that the `.commitsummary` file records",
+            )
             return
         rows.append(content)
     entries = [Entry(*row) for row in ENTRY.iter_unpack(rows[0])]

@@ -98,7 +98,7 @@ class CommitOrder(TieredView):
         positions follow it, and the offsets at which open transactions begin.
 
         If the first position is in a segment of which only the store has the commit index, the offsets of all
-        transactions of this index count. Those before the first position are then included, too.
+        transactions of this index are included, also of those before the first position.
         """
         start = self.start_offset
         needed = [start, *(one.first_offset for one in self.builder.open.values())]

@@ -64,7 +64,8 @@ class Partition:
         removed_tails: the damaged bytes that recovery has cut off at the end of log files.
         open_files: limits how many sealed segments have open files; after the open, together with all partitions.
         availability: whether the partition can be used. If not, calls that use a file raise UnavailableError.
-        view: the log in commit order, for read-committed readers; None if they read in offset order.
+        view: the committed batches of the log in the order of their commits, for read-committed readers; None if these
+            readers read in offset order.
         remote: the segments of the log in an object store; None if the topic has no remote tier.
         restored: the offsets that a restore could not bring back; None if the partition was not restored.
         log: the partition's segments and producer state. Other packages only read it.
@@ -208,8 +209,9 @@ class Partition:
 
     @property
     def side_failure(self) -> DiskError | None:
-        """The failure of a write to a side file, a file that describes only the commit-ordered view of the log; None if
-        all these files are written. The log itself is not affected.
+        """The failure of a write to a side file, a file that describes only the commit-ordered view of the log (the
+        committed batches in the order of their commits); None if all these files are written. The log itself is not
+        affected.
         """
         return None if self.view is None else self.view.failure
 
@@ -365,9 +367,9 @@ class Partition:
         return self._move_high_watermark(work.end_offset)
 
     def assume_synced(self) -> bool:
-        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Return whether the high
-        watermark or the last stable offset has moved. Raises DiskError if an entry of the transaction index cannot be
-        written.
+        """Assume that all appended batches are synced, without a sync (`stablelog.flush=os`): count them as durable.
+        Return whether the high watermark or the last stable offset has moved. Raises DiskError if an entry of the
+        transaction index cannot be written.
         """
         self.availability.check_open()
         self.log.assume_synced()

@@ -35,7 +35,7 @@ PORTION = 500  # records that are checked for their keys and timestamps without 
 
 
 def needs_records(config: LogConfig) -> bool:
-    """Whether the records of each client's batch must be decompressed and checked, by the topic's settings."""
+    """Whether the topic's settings demand that the records of each client's batch are decompressed and checked."""
     return (
         config.proves_records
         or config.is_compacted

@@ -150,7 +150,9 @@ class PendingDeletes:
         return removed
 
     def purge_all(self) -> None:
-        """Remove all pending files (those of deleted segments), even if they are not due. Raises DiskError."""
+        """Remove all pending files (those of deleted segments), even if they are not due. Raises DiskError if one
+        cannot be removed.
+        """
         while removed := self.purge(1 << 62):
             close_all(removed)
 

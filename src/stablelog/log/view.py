@@ -73,8 +73,8 @@ class View(Protocol):
 
     def look_up_time(self, timestamp_ms: int) -> Lookup:
         """Find the first position in commit order, the order of the view, with a commit at this time or later. A record
-        outside transactions counts with its own timestamp. The caller runs the returned lookup in steps; its result is
-        None if there is no such position.
+        outside transactions has no commit; its own timestamp is compared. The caller runs the returned lookup in steps;
+        its result is None if there is no such position.
         """
 
     def look_up_newest(self) -> Lookup:

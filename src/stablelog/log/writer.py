@@ -214,8 +214,8 @@ class LogWriter:
             self.snapshots.remove_older_snapshots(work.end_offset)
 
     def assume_synced(self) -> None:
-        """Count all appended batches as durable without a sync (`stablelog.flush=os`). Raises DiskError if an entry of
-        the transaction index cannot be written.
+        """Assume that all appended batches are synced, without a sync (`stablelog.flush=os`): count them as durable.
+        Raises DiskError if an entry of the transaction index cannot be written.
         """
         active = self.segments.active
         active.growing.write_aborted()

@@ -278,8 +278,8 @@ class Rules:
         return bool(header.attributes & DELETE_HORIZON) and header.base_timestamp <= self.now_ms
 
     def _is_last_of_epoch(self, header: BatchHeader) -> bool:
-        """Whether the log has nothing else of the producer's current epoch than this marker. If so, the marker stays,
-        because without it the epoch would be lost.
+        """Whether this marker is the last thing that the log has of its producer's current epoch: there is no data
+        batch of this epoch. If so, the marker stays, because without it the epoch would be lost.
         """
         last = self.producers.get(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch

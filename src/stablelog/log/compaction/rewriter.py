@@ -226,7 +226,7 @@ class Pass(ABC):
         return find_aborted(self._segments, start, end)[0]
 
     def cancel(self) -> None:
-        """End `steps` before its next step. Another thread may call this."""
+        """Cancel the pass: the generator `steps` ends before its next step. Another thread may call this."""
         self.cancelled = True
 
     def steps(self) -> Iterator[Cleaned | None]:

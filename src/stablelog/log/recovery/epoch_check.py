@@ -16,7 +16,7 @@ from stablelog.log.segments.segments import LogSegments
 def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
     """Return the greatest leader epoch of a partition that is not open.
 
-    An epoch in the leader-epoch-checkpoint file counts only if the log confirms it: by a batch of this epoch, or
+    An epoch in the leader-epoch-checkpoint file is used only if the log confirms it: by a batch of this epoch, or
     because the log ends before the epoch begins. If the file is missing or damaged, the batches of the last segment
     that has any are read instead. If the file has no epoch above `known`, no log file is read.
 

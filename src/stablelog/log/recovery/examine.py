@@ -70,7 +70,7 @@ class Examination:
 
     def run(self) -> Damage | None:
         """Read the log. Return the first damage that was found; None if the log is whole. Raises DamageError for damage
-        that no truncation of the log can repair, and DiskError.
+        that no truncation of the log can repair, and DiskError if a file cannot be read.
         """
         bases = self._first_bases()
         summaries = (self._directory.summary(base) for base in bases)

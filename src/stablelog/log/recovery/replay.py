@@ -64,12 +64,12 @@ def recover(
     index_interval: int,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Open the partition in a directory, and repair what a crash has left.
+    """Recover the partition in a directory: open its files, and repair what a crash has left.
 
     Args:
         listing: the names of the files in the directory, with a cache of their contents.
         open_files: the cache that limits how many sealed segments have open files.
-        known: what the broker knows about the partition.
+        known: what the broker knows about the partition before it opens the directory, such as the recovery point.
         index_interval: the number of bytes between two entries of the offset index.
         progress: called with (bytes done, bytes in all) while the log is read.
 
@@ -350,8 +350,8 @@ class _Replay:
         segment.truncate_after_last()
 
     def _is_as_synced(self, segment: GrowingSegment) -> bool:
-        """Whether everything is as the last sync has left it: the whole log is known to be durable, and its index files
-        and snapshots need no repair.
+        """Whether everything is as the last sync of the broker has left it: the whole log is known to be durable, and
+        its index files and snapshots need no repair.
 
         The directory entry of the last log file is then durable, too: the log-start-offset file is written only after
         that of the first log file is durable, and the summary of a segment only after that of the next log file is

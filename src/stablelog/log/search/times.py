@@ -42,7 +42,7 @@ def first_at_or_after(
     limit: int,
     find_in_batch: FindInBatch | None = None,
 ) -> Lookup:
-    """Find the first record before `limit` with this timestamp or a later one. Markers do not count.
+    """Find the first record before `limit` with this timestamp or a later one. Markers are ignored.
 
     The time index also covers markers, which have the broker's time. If producers write records with old timestamps,
     the time index leads to markers only, and the lookup must read the headers of all batches.
@@ -170,7 +170,7 @@ def mark_passed(segment: SegmentReader, position: int, header: BatchHeader) -> N
 
 
 def greatest_timestamp(segments: Callable[[], SegmentSource[Any]], start_offset: int, limit: int) -> Lookup:
-    """Find the first record with the greatest timestamp. Markers do not count.
+    """Find the first record with the greatest timestamp. Markers are ignored.
 
     Args:
         segments: returns the current segments of the log. It is called again after each step.

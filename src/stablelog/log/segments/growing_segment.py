@@ -240,7 +240,9 @@ class GrowingSegment(Segment):
             self.growing.times.append_if_later(self.max_timestamp, self.max_timestamp_offset)
 
     def write_complete_indexes(self) -> None:
-        """Complete the time index, and write the entries that the index files lack. Raises DiskError."""
+        """Complete the time index, and write the entries that the index files lack. Raises DiskError if a file cannot
+        be written.
+        """
         self.complete_time_index()
         self.growing.write_files()
 

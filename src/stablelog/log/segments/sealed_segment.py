@@ -144,7 +144,9 @@ class SealedSegment(Segment):
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The transaction index, mapped from its file if the segment is durable. Raises DamageError."""
+        """The transaction index, mapped from its file if the segment is durable. Raises DamageError if this file is
+        damaged.
+        """
         if self._txn_index is None:
             self._open_files.mark_used(self)
             self._txn_index = load_txn_index(self.disk, self.path, self.summary)

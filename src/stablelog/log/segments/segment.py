@@ -216,7 +216,7 @@ class Segment(LogFile, ABC):
 
     def prove_now(self) -> None:
         """Run all steps of `prove` at once: compare the batch headers of the log file with their recorded CRC. Raises
-        DamageError and DiskError, as `prove` does.
+        DamageError if they differ, and DiskError if the file cannot be read.
         """
         for _ in self.prove():
             pass

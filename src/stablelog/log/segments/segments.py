@@ -63,7 +63,7 @@ class LogSegments(ReaderRows[Segment]):
         return found.base_offset, found.position, segment, later
 
     def from_base(self, base_offset: int) -> list[Segment]:
-        """Return the segments from a base offset on: those with this base offset or a greater one."""
+        """Return the segments from a base offset on: those whose base offset is at least `base_offset`."""
         return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> UnprovenError | None:

@@ -32,8 +32,8 @@ class SnapshotProof:
         ]  # offsets of the snapshots that are not compared yet, descending
 
     def load_state_at(self, offset: int) -> None:
-        """Let the verification begin with the producer state in the snapshot at `offset`, the beginning of the log.
-        Without it, the state there is unknown.
+        """Load the producer state in the snapshot at `offset`, the beginning of the log. The verification begins with
+        this state. If there is no such snapshot, the state there is unknown.
         """
         state = self._state
         state.are_begins_known = False
