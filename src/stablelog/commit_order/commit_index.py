@@ -39,7 +39,8 @@ from stablelog.log.indexes.summary import Summary
 
 
 class CommitIndex(IndexRows):
-    """The commit index of one local segment. It grows with the segment, and is sealed after the segment.
+    """The commit index of one local segment: the list of the transactions that commit in it. The index grows with the
+    segment, and is sealed after the segment.
 
     Attributes:
         path: returns the path of that file of the segment that has a given suffix.
@@ -66,7 +67,8 @@ class CommitIndex(IndexRows):
     # -- growing -----------------------------------------------------------------------------------------------
 
     def create(self, before: "CommitIndex | None", first_sequence: int = -1) -> None:
-        """Begin an empty index, and empty the files that an earlier start of the broker may have left.
+        """Begin an empty commit index (the list of the transactions that commit in a segment), and empty the files that
+        an earlier start of the broker may have left.
 
         Args:
             before: the commit index of the previous segment; None for the first index of the partition.
@@ -93,7 +95,8 @@ class CommitIndex(IndexRows):
         leader_epoch: int,
         extents: Iterable[Buffer],
     ) -> None:
-        """Add an entry at the end of the index: a committed transaction, or a run of batches outside transactions.
+        """Add an entry at the end of the commit index: a transaction that commits in the segment, or a run of batches
+        outside transactions.
 
         Args:
             start: the position of its first record in commit order.
@@ -169,8 +172,8 @@ class CommitIndex(IndexRows):
     # -- sealed ------------------------------------------------------------------------------------------------
 
     def open_sealed(self, segment: Summary) -> bool:
-        """Open the commit index of a sealed segment from its files. Return True if it is open now; False if the files
-        are incomplete or belong to another segment.
+        """Open the commit index of a sealed segment (the list of the transactions that commit in it) from its files.
+        Return True if it is open now; False if the files are incomplete or belong to another segment.
 
         Args:
             segment: the summary of the segment, with its end offset and CRC. An index with another end offset or CRC
@@ -209,14 +212,14 @@ class CommitIndex(IndexRows):
         self.is_written = True
 
     def close_written(self) -> None:
-        """Close the files of a commit index that is completely written, so that few files are open. A read opens them
-        again.
+        """Close the files of a commit index (the list of the transactions that commit in a segment) that is completely
+        written, so that few files are open. A read opens them again.
         """
         assert self.summary is not None
         self.close()
         self.use_summary(self.summary)
 
     def close(self) -> None:
-        """Close the files of the commit index."""
+        """Close the files of the commit index (the list of the transactions that commit in a segment)."""
         self.entries.close()
         self.extents.close()

@@ -177,8 +177,8 @@ class Extents:
                 self._kept = bytearray()
 
     def rows(self, start: int, leader_epoch: int) -> Iterator[Buffer]:
-        """Yield all extents (byte ranges of the transaction's batches), encoded as in the commit index (`EXTENT`), in
-        one or more buffers.
+        """Yield all extents (byte ranges of the transaction's batches), encoded as in the commit index (`EXTENT`), the
+        list of the committed transactions and their extents, in one or more buffers.
 
         For a transaction with LONG_COUNT extents or more, the arguments are not used, because encoding all its extents
         again would take too long. Its positions then count from 0, and each reader adds the values of the arguments

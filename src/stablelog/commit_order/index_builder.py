@@ -69,8 +69,8 @@ class IndexBuilder:
     # -- start -------------------------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] | None) -> None:
-        """Open the commit indexes of sealed segments up to the first one whose files are incomplete, and read the log
-        from there on.
+        """Open the commit indexes (each lists the transactions that commit in a segment) of sealed segments, up to the
+        first one whose files are incomplete, and read the log from there on.
 
         Args:
             progress: called with (bytes done, bytes of the log) after each segment that was read.
@@ -125,8 +125,8 @@ class IndexBuilder:
                     _add_batch(known, segment, position, header)
 
     def forget_deleted(self) -> list[CommitIndex]:
-        """Close the commit indexes of segments that retention has deleted, and remove these indexes from `indexes`.
-        Return the removed indexes.
+        """Close the commit indexes (lists of the commits in a segment) of segments that retention has deleted, and
+        remove these indexes from `indexes`. Return the removed indexes.
         """
         first = self._partition.segments()[0].base_offset
         self._first_sequence = self.sequence_before(first)
@@ -139,7 +139,9 @@ class IndexBuilder:
         return gone
 
     def close(self) -> None:
-        """Close the files of all commit indexes, and the temporary files of open transactions."""
+        """Close the files of all commit indexes (each lists the transactions that commit in a segment), and the
+        temporary files of open transactions.
+        """
         for index in self.indexes:
             index.close()
         for one in self.open.values():
@@ -157,8 +159,8 @@ class IndexBuilder:
     # -- indexes -----------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Read the batches that have become durable, add them to the commit indexes, and write the indexes of segments
-        that were sealed.
+        """Advance to the high watermark: read the batches that have become durable, add them to the commit indexes
+        (each lists the transactions that commit in a segment), and write the indexes of segments that were sealed.
 
         Indexes that cannot be written stay in memory, and `failure` has the error. A later call writes them.
         """
@@ -214,8 +216,9 @@ class IndexBuilder:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def _read_segment(self, segment: Segment, limit: int) -> None:
-        """Read those batches of a segment that end at or before the offset `limit`, and remember where they are: the
-        commit index needs this when their transaction commits.
+        """Read those batches of a segment that end at or before the offset `limit`, and remember their places. When a
+        transaction commits, its entry in a commit index (the list of the commits of a segment) gets the places of its
+        batches.
         """
         batches = takewhile(lambda found: found[1].next_offset <= limit, segment.walk(self._position))
         for is_outside, same in groupby(
@@ -286,7 +289,8 @@ class IndexBuilder:
             ended.close()
 
     def _commit(self, header: BatchHeader, commit_sequence: int, ended: Extents | None) -> None:
-        """Add the entry of a committed transaction to the commit index of the segment that has its marker.
+        """Add the entry of a committed transaction to the commit index of the segment that has its marker. The commit
+        index lists the transactions that commit in the segment.
 
         Args:
             header: the header of the commit marker.

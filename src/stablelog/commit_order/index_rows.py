@@ -1,4 +1,5 @@
-"""The reading side of a commit index: its entries in commit order, and their extents (byte ranges of batches).
+"""The reading side of a commit index, which lists the transactions that commit in a segment: its entries in commit
+order, and their extents (byte ranges of batches).
 
 The rows are in files of the partition's directory (`commit_index`), or in an object store (`remote_index`).
 """
@@ -24,14 +25,16 @@ class Rows(Protocol):
     """
 
     def __len__(self) -> int:
-        """The number of rows in the file of the commit index."""
+        """The number of rows in the file of the commit index, which lists the commits of a segment."""
 
     def __getitem__(self, place: int) -> tuple[int, ...]:
-        """Return the fields of the row with this number in the file of the commit index, counted from 0."""
+        """Return the fields of the row with the number `place`, counted from 0, in the file of the commit index, which
+        lists the commits of a segment.
+        """
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of those rows of the commit index's file that have the numbers from `first` to before `end`,
-        counted from 0.
+        """Return the bytes of those rows that have the numbers from `first` to before `end`, counted from 0, in the
+        file of the commit index, which lists the commits of a segment.
         """
 
 

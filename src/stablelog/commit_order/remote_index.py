@@ -12,7 +12,8 @@ from stablelog.log.remote_tier import RemoteCommits, RemoteView
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """Rows of a commit index, all of the same size, that were loaded from an object store into memory.
+    """Rows of a commit index (the list of the commits of a segment), all of the same size, that were loaded from an
+    object store into memory.
 
     Attributes:
         content: the bytes of the rows.
@@ -29,8 +30,8 @@ class LoadedRows:
         return self.row.unpack_from(self.content, place * self.row.size)
 
     def between(self, first: int, end: int) -> Buffer:
-        """Return the bytes of the loaded rows of a commit index that have the numbers from `first` to before `end`,
-        counted from 0.
+        """Return the bytes of the loaded rows of a commit index (the list of the commits of a segment) that have the
+        numbers from `first` to before `end`, counted from 0.
         """
         return self.content[first * self.row.size : end * self.row.size]
 

@@ -42,7 +42,8 @@ class TieredView:
 
     Args:
         log: the log.
-        indexes: the commit indexes of the local segments, oldest first.
+        indexes: the commit indexes of the local segments, oldest first: each lists the transactions that commit in a
+            segment.
         start: the first position that readers get. If the log start offset is greater, readers begin there.
 
     Attributes:

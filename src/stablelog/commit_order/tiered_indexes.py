@@ -103,8 +103,9 @@ class TieredIndexes:
         return takewhile(lambda one: one.base_offset < local_start, self.remote.view.commits(position))
 
     def indexes_from(self, position: int, time_ms: int = -1) -> Iterator[IndexRows]:
-        """Yield the commit indexes of both tiers, in commit order, from the one with this position on. Indexes without
-        a commit or a record at `time_ms` or later are left out.
+        """Yield the commit indexes (each lists the transactions that commit in a segment) of both tiers, in commit
+        order, from the one with the position `position` on. Indexes without a commit or a record at `time_ms` or later
+        are left out.
         """
         for commits in self.remote_commits(position):
             position = commits.end_offset
@@ -137,8 +138,9 @@ class TieredIndexes:
         return index.least_first_offset_from(index.place_of(start))
 
     def _copy_of(self, index: CommitIndex) -> RemoteCommits | None:
-        """Return the description of a local commit index's copy in the object store, if the local index lacks the
-        beginning of a transaction; None if it lacks nothing, or if there is no copy.
+        """Return the description of the copy that the object store has of a local commit index (the list of the commits
+        in a segment), if the local index lacks the beginning of a transaction; None if it lacks nothing, or if there is
+        no copy.
         """
         if index.least_first_offset == TORN and self.partition.remote is not None:
             commits = next(self.remote.view.commits(index.base_offset), None)
@@ -147,8 +149,8 @@ class TieredIndexes:
         return None
 
     def index_after_sequence(self, commit_sequence: int) -> IndexRows | None:
-        """Return the first commit index whose `latest_sequence` is greater than a commit sequence, the number of a
-        commit, counted over all topics of its transaction group; None if there is none.
+        """Return the first commit index (the list of the commits in a segment) with a commit after `commit_sequence`,
+        the number of a commit, counted over all topics of its transaction group; None if there is none.
         """
         if self.log_start < self.partition.start_offset:
             commits = self.remote.view.commits_after(commit_sequence)
@@ -186,8 +188,8 @@ class TieredIndexes:
 
     @property
     def is_log_whole(self) -> bool:
-        """Whether the commit indexes have every commit of the partition: no segment was deleted from both the disk and
-        the store.
+        """Whether the commit indexes (each lists the transactions that commit in a segment) have every commit of the
+        partition: no segment was deleted from both the disk and the store.
         """
         if self.local[0].base_offset == 0:
             return True

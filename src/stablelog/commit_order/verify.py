@@ -1,4 +1,5 @@
-"""Verification of commit indexes: compares them with the log. Nothing is written or rebuilt.
+"""Verification of commit indexes (each lists the transactions that commit in a segment): compares them with the log.
+Nothing is written or rebuilt.
 
 This module reads the log in another way than `index_builder`: it remembers every batch of every transaction, and no
 ranges of bytes. So a fault in either of the two is found.
@@ -125,8 +126,8 @@ class LogWalk:
 
 
 def verify_view(disk: Disk, directory: Path) -> Iterator[FileFinding]:
-    """Compare the sealed commit indexes of a partition with its log, and yield each difference. A partition without
-    commit indexes has no findings.
+    """Compare the sealed commit indexes of a partition (each lists the transactions that commit in a segment) with its
+    log, and yield each difference. A partition without commit indexes has no findings.
 
     Args:
         disk: the disk of the partition.

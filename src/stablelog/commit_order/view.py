@@ -85,7 +85,9 @@ class CommitOrder(TieredView):
 
     @property
     def failure(self) -> DiskError | None:
-        """The error that has kept the commit index of a sealed segment from being written; None if all are written."""
+        """The error that has kept the commit index of a sealed segment (the list of its commits) from being written;
+        None if all are written.
+        """
         return self.builder.failure
 
     def open_record_counts(self) -> dict[int, int]:
@@ -158,7 +160,7 @@ class CommitOrder(TieredView):
             self._torn.pop(index.base_offset, None)
 
     def close(self) -> None:
-        """Close the files of all commit indexes."""
+        """Close the files of all commit indexes (each lists the transactions that commit in a segment)."""
         self.builder.close()
 
     # -- reading -----------------------------------------------------------------------------------------------

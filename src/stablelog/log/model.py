@@ -75,8 +75,8 @@ class LogConfig:
 
     @property
     def local(self) -> "LogConfig":
-        """These settings, with the limits for the local disk of a topic with a remote tier (`local.retention.ms`,
-        `local.retention.bytes`) as `retention_ms` and `retention_bytes`.
+        """These settings, with the limits for the local disk of a topic that also has segments in an object store
+        (`local.retention.ms`, `local.retention.bytes`) as `retention_ms` and `retention_bytes`.
         """
         return replace(
             self,

@@ -1,5 +1,5 @@
 """Reads of an open log by offset: from its commit-ordered view (the committed batches in the order of their commits),
-its remote tier or its local segments.
+its remote tier (the segments in the object store) or its local segments.
 """
 
 from stablelog.errors import OffsetOutOfRangeError
@@ -13,7 +13,8 @@ def read_from_offset(
     log: OpenLog, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool
 ) -> Slice:
     """Read whole batches from an offset on, where they are: in the view of a commit-ordered partition (its committed
-    batches in the order of their commits), in the remote tier, or in the local segments.
+    batches in the order of their commits), in the remote tier (the segments in the object store), or in the local
+    segments.
 
     Args:
         log: the open log.

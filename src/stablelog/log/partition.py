@@ -346,7 +346,9 @@ class Partition:
 
     @property
     def has_pending_writes(self) -> bool:
-        """Whether the next sync also writes files, because a segment was sealed or a snapshot is due."""
+        """Whether the next sync also writes files, because a segment was sealed or a snapshot of the producer state is
+        due.
+        """
         return self.log.has_pending_writes(self.config)
 
     def sync_work(self) -> SyncWork | None:

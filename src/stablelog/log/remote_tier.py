@@ -111,7 +111,7 @@ class RemoteView(Protocol):
 
 
 class RemoteTier(Protocol):
-    """The remote tier of one partition.
+    """The remote tier of one partition: its segments in the object store.
 
     Every call raises UnavailableError while the list of remote segments is not loaded. A read of bytes that are not in
     the broker's cache raises NotLoadedError.

@@ -51,7 +51,7 @@ class SyncWork:
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
         """Return a new `SyncWork` with the steps of this one and of an older one, because the older one may not have
-        run. The steps sync files and write files that describe the log.
+        run. The steps sync files, and then write the files that describe the log.
         """
         return replace(
             self,

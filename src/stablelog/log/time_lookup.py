@@ -1,5 +1,5 @@
 """Lookups by time in an open log: in its commit-ordered view (the committed batches in the order of their commits), its
-remote tier and its local segments.
+remote tier (the segments in the object store) and its local segments.
 """
 
 from stablelog.log.model import Isolation

@@ -133,8 +133,8 @@ class Order(Protocol):
     """
 
     def check_formats(self, listing: Listing) -> None:
-        """Check that this release reads the versions of the view's files, before the recovery of the log. Raises
-        UnknownFormatError.
+        """Check, before the recovery of the log, that this release reads the versions of the files of its view (the
+        committed records in this order). Raises UnknownFormatError if it does not.
         """
 
     def load_view(self, log: ViewedLog, known: Known, progress: Progress | None) -> View:

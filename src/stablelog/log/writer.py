@@ -185,7 +185,9 @@ class LogWriter:
     # -- durability --------------------------------------------------------------------------------------------
 
     def has_pending_writes(self, config: LogConfig) -> bool:
-        """Whether the next sync also writes files, because a segment was sealed or a snapshot is due."""
+        """Whether the next sync also writes files, because a segment was sealed or a snapshot of the producer state is
+        due.
+        """
         return self._pending_sync.is_more_than_bytes or self.snapshots.is_due(config.snapshot_bytes)
 
     def sync_work(self, config: LogConfig) -> SyncWork:
@@ -206,7 +208,7 @@ class LogWriter:
 
     def finish_sync(self, work: SyncWork) -> None:
         """Finish a sync, after a `SyncWork` was run: move the synced offset, close the files of sealed segments, and
-        remove old snapshots.
+        remove old snapshots of the producer state.
         """
         self._pending_sync.finish_work(work, self.segments)
         self.synced_offset = max(self.synced_offset, work.end_offset)
@@ -269,7 +271,7 @@ class LogWriter:
 
     def replace_segments(self, segments: LogSegments, begin: int, end: int) -> None:
         """Replace the list of segments by `segments`, after compaction has rewritten those with the offsets [begin,
-        end). The snapshots there are forgotten, because compaction has removed them.
+        end). The snapshots of the producer state there are forgotten, because compaction has removed them.
         """
         self.segments = segments
         self.snapshots.forget_snapshots_within(begin, end)

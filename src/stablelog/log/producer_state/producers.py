@@ -176,8 +176,9 @@ class Producers:
             self._ended.popleft()
 
     def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
-        """Set the numbers of records in open transactions, by producer id. The view of a commit-ordered partition knows
-        them after a start; a snapshot in Kafka's format does not have them.
+        """Set the numbers of records in open transactions, by producer id. After a start, the view of a commit-ordered
+        partition (its committed batches in the order of their commits) knows these numbers; a snapshot in Kafka's
+        format does not have them.
         """
         for producer_id, count in counts.items():
             producer = self._recent_producer(producer_id)

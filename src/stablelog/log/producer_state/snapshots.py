@@ -83,8 +83,8 @@ class Snapshots:
     _size: int = field(default=0, init=False)  # size of the last snapshot in bytes
 
     def count_appended(self, size: int) -> None:
-        """Count bytes that were appended to the log. `is_due` uses their number to decide when the next snapshot is
-        taken.
+        """Count bytes that were appended to the log. `is_due` uses their number to decide when the next snapshot of the
+        producer state is taken.
         """
         self._appended_size += size
         self.replayed_size += size
@@ -104,14 +104,14 @@ class Snapshots:
         return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self.whole)
 
     def is_due(self, size_min: int) -> bool:
-        """Whether the next snapshot is due: after the last one, at least `size_min` bytes were appended, and at least 8
-        times (SHARE) as many bytes as that snapshot has.
+        """Whether the next snapshot of the producer state is due: after the last one, at least `size_min` bytes were
+        appended, and at least 8 times (SHARE) as many bytes as that snapshot has.
         """
         return self._appended_size >= max(size_min, SHARE * self._size)
 
     def postpone_next(self) -> None:
-        """Postpone the next snapshot, because the files for it cannot be written now. It is due after as many appended
-        bytes as if it had been taken.
+        """Postpone the next snapshot of the producer state, because the files for it cannot be written now. It is due
+        after as many appended bytes as if it had been taken.
         """
         self._appended_size = 0
 
@@ -163,8 +163,8 @@ class Snapshots:
                 self.remove_snapshot(offset)
 
     def forget_snapshots_within(self, base_offset: int, end_offset: int) -> None:
-        """Drop the snapshots between two offsets from memory. Their files were removed when compaction replaced the
-        segments there.
+        """Drop the snapshots of the producer state between two offsets from memory. Their files were removed when
+        compaction replaced the segments there.
         """
         gone = {offset for offset in self.offsets if base_offset < offset < end_offset}
         self.offsets -= gone

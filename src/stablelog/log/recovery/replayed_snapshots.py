@@ -29,8 +29,9 @@ class ReplayedSnapshots:
         }
 
     def unused_within(self, segment: GrowingSegment) -> Iterator[tuple[int, Summary]]:
-        """Yield (offset, summary of the segment up to there) of the snapshots within a segment that replay does not
-        use: those after the snapshot at which it began.
+        """Yield the snapshots of the producer state within a segment that replay does not use: those after the snapshot
+        at which replay began. Each is yielded as (offset, summary of the segment up to there with its sizes and
+        checksums).
         """
         begin = max(segment.base_offset, self._plan.start.offset)
         for offset in sorted(self._offsets.difference(self._plan.directory.bases)):
@@ -54,7 +55,7 @@ class ReplayedSnapshots:
         )
 
     def remove_past(self, end_offset: int) -> None:
-        """Remove the snapshots after the log's end, because new records will get these offsets."""
+        """Remove the snapshots of the producer state after the log's end, because new records will get these offsets."""
         gone = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
         self._remove(gone)
         if gone:

@@ -35,7 +35,8 @@ class LogProof:
         unproven: how many bytes of the file, from its beginning, are not proven yet, and the expected CRC over their
             batch headers; None if there are none, because this process has written or proven all of them.
         damage: the reason why all reads of the log file are refused; None if no such damage is known.
-        damaged_batches: the damaged batches that the scrub has found, by position. Reads of them are refused.
+        damaged_batches: the damaged batches that the scrub (a background task that reads all segments) has found, by
+            position. Reads of them are refused.
     """
 
     unproven: tuple[int, int] | None = None
@@ -201,8 +202,8 @@ class Segment(LogFile, ABC):
         return True
 
     def check_undamaged(self, begin: int, end: int) -> None:
-        """Raise DamageError if a batch in the bytes [begin, end) of the log file is known to be damaged. The scrub
-        finds such batches.
+        """Raise DamageError if a batch in the bytes [begin, end) of the log file is known to be damaged. The scrub, a
+        background task that reads all segments, finds such batches.
         """
         for batch in self.proof.damaged_batches:
             if begin < batch.position + batch.size and batch.position < end:
