@@ -321,8 +321,8 @@ def serve(
     of `start` to a call of `close`.
 
     The broker also stops when this process ends in another way, for example by `kill -9`, and removes a temporary data
-    directory. It writes nothing outside its data directory. Its log messages go to the file `.broker.log` in the data directory, and earlier ones are in
-    `.broker.log.1`: 10 MB in each at most.
+    directory. It writes nothing outside its data directory. Its log messages go to the file `.broker.log` in the data
+    directory, and earlier ones are in `.broker.log.1`: 10 MB in each at most.
 
     Args:
         data: the data directory, which is made if it is missing, and kept. None makes a temporary one, which is removed

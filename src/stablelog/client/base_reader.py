@@ -78,8 +78,8 @@ def _after(after: ReadPosition | str | int | None) -> After:
     )
     if not 0 <= sequence <= arguments.COMMIT_SEQUENCE_MAX:
         raise UsageError(
-            f"{arguments.shown_value(sequence)} is no commit sequence: the first one is 1, 0 stands for the beginning, and None "
-            "for new commits only"
+            f"{arguments.shown_value(sequence)} is no commit sequence (the number of a commit): the first one is 1, 0 "
+            "stands for the beginning, and None for new commits only"
         )
     return sequence
 
@@ -126,7 +126,7 @@ class BaseReader(Generic[ClusterT]):
 
         Raises:
             UsageError: the reader has no position yet, because it has sent no request. This is so only for a reader
-                that begins with new commits, or after a commit sequence in several partitions.
+                that begins with new commits, or after a commit sequence (the number of a commit) in several partitions.
         """
         return self._core.position
 
@@ -137,7 +137,7 @@ class BaseReader(Generic[ClusterT]):
             after: as the argument `after` of `read`: 0 stands for the beginning, None for new commits only.
 
         Raises:
-            TypeError: it is neither a position nor a number.
+            TypeError: `after` is neither a position nor a number.
             UsageError: the position is of a reader of other topics, or is not valid.
         """
         with self._calls.lock_if_free():
@@ -153,7 +153,7 @@ class BaseReader(Generic[ClusterT]):
             time: a datetime with a time zone, or milliseconds since 1970; not before 1970. 0 means the beginning.
 
         Raises:
-            TypeError: it is neither a datetime nor a whole number.
+            TypeError: `time` is neither a datetime nor a whole number.
             UsageError: the time has no time zone, or is before 1970 or out of range.
         """
         with self._calls.lock_if_free():

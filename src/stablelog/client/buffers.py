@@ -1,4 +1,4 @@
-"""Pool of large buffers. A buffer is used for another purpose once only the pool still refers to it.
+"""Pool of large buffers. A buffer is reused as soon as nothing but the pool refers to it.
 
 The allocation of a megabyte takes longer than filling it: the kernel clears each page and maps it on a page fault. The
 pool finds free buffers by their reference count: each user of a buffer, also through a memoryview, holds a reference.

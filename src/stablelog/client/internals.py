@@ -30,7 +30,8 @@ def clusters_of(client: Client | AsyncClient) -> ClusterPool[Any]:
 
 def keys_of(client: Client | AsyncClient) -> WriterKeyPool:
     """Return a client's pool of keys of joint commits. A stablelog broker commits each transaction of the client as a
-    joint commit, which a key and a version identify.
+    joint commit (a commit of several transactions together, here of one). A key (a text) and a version (the number of
+    the commit under the key) identify it.
     """
     return client._writers.keys
 

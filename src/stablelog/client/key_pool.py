@@ -1,5 +1,6 @@
-"""Pool of a client's keys of joint commits. A stablelog broker commits each transaction of the client as a joint
-commit, which a key and a version identify. The transactions use each key again and again.
+"""Pool of a client's keys of joint commits. A stablelog broker commits each transaction of the client as a joint commit
+(a commit of several transactions together, here of one). A key (a text) and a version (the number of the commit under
+the key) identify it. The transactions use each key again and again.
 
 The broker stores one record for each key: its last committed version. Each transaction that uses a key commits the
 key's next version, which replaces that record. So the broker stores at most as many records for a client as the client
@@ -29,9 +30,9 @@ IDLE_MAX: Final = 1000  # the greatest number of keys of one transaction group i
 
 
 class WriterKeyPool:
-    """Pool of the keys that no transaction of the client uses now. A key and a version identify a transaction's commit,
-    which is a joint commit. Several threads may use the pool, and so may a signal handler that has interrupted one of
-    them: no method waits for a lock.
+    """Pool of the keys that no transaction of the client uses now. A key (a text) and a version (the number of the
+    commit under the key) identify the commit of a transaction for the broker. Several threads may use the pool, and so
+    may a signal handler that has interrupted one of them: no method waits for a lock.
     """
 
     def __init__(self) -> None:

@@ -27,8 +27,8 @@ class TransactionFactory(Generic[ClusterT]):
 
     Attributes:
         clusters: the client's pool of cluster objects.
-        keys: the client's pool of keys that no transaction uses now. A key and a version identify a commit for the
-            broker.
+        keys: the client's pool of keys that no transaction uses now. A key (a text) and a version (the number of the
+            commit under the key) identify a commit for the broker.
     """
 
     def __init__(self, clusters: ClusterPool[ClusterT], codec: Codec = Codec.NONE) -> None:

@@ -170,8 +170,8 @@ class AclIndex:
         self._count -= 1
 
     def _change(self, binding: AclBinding) -> None:
-        """Add a rule if it is new, or remove it if it exists, in all indexes except `_held`, which the callers `add`
-        and `remove` change.
+        """Add a rule if it is new, or remove it if it exists, in all indexes except `_held` (the patterns of the rules,
+        by holder and operation), which the callers `add` and `remove` change.
         """
         pattern, holder = binding.pattern, (binding.principal, binding.host)
         holders = self._patterns.setdefault(pattern, {})

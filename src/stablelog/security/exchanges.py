@@ -75,8 +75,9 @@ class MechanismExchange(Protocol):
     """The exchange of the messages of one SASL mechanism during one login, on the side of the broker."""
 
     def respond(self, token: bytes, nonce: str) -> bytes | ExchangeEnd | Question:
-        """Process a message of the client. Return the bytes to respond with, the end of the exchange, or a question,
-        whose answer the caller passes to `process_answer`. `nonce` is a new random text.
+        """Process a message of the client. Return the bytes to respond with, the end of the exchange, or a question to
+        the caller, such as whether a password is right. The caller passes the answer to `process_answer`. `nonce` is a
+        new random text.
 
         Raises:
             SaslMessageError: the bytes are not a message of the mechanism.
@@ -84,8 +85,8 @@ class MechanismExchange(Protocol):
         """
 
     def process_answer(self, identity: Identity | None) -> bytes | ExchangeEnd:
-        """Process the answer to the question that `respond` has returned: the client's identity, or None if the client
-        has not proven it. Return the bytes to respond with, or the end of the exchange.
+        """Process the caller's answer to the question that `respond` has returned: the client's identity, or None if
+        the client has not proven it. Return the bytes to respond with, or the end of the exchange.
 
         Raises:
             ExchangeError: the login has failed.
@@ -110,7 +111,9 @@ class PlainExchange:
         return PasswordQuestion(self._message.user, self._message.password)
 
     def process_answer(self, identity: Identity | None) -> ExchangeEnd:
-        """Return the end of the exchange. Raises ExchangeError if the password or the authorization id is wrong."""
+        """Process the answer to the question of `respond`: the client's identity, or None if the password is wrong.
+        Return the end of the exchange. Raises ExchangeError if the password or the authorization id is wrong.
+        """
         assert self._message is not None
         authorization_id, user, _ = self._message
         if identity is None:

@@ -58,7 +58,9 @@ class LoginError(RefusedError):
 
 
 class LoginState(Enum):
-    """The state of a login: see the figure in the module's description."""
+    """The state of a login: HANDSHAKE while the broker expects the choice of a mechanism, AUTHENTICATE during the
+    exchange of its messages, OPEN after the login. The description of the module `security.login` shows the changes.
+    """
 
     INITIAL = auto()
     HANDSHAKE = auto()

@@ -55,10 +55,12 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     try:
         compiled = re.compile(pattern.replace("\\/", "/"))
     except re.error as error:
-        raise ValueError(f"{pattern} is not a regular expression: {error}") from error
+        raise ValueError(f"the pattern {pattern} is not a regular expression: {error}") from error
     numbers = [int(number) for _, number in _GROUP.findall(replacement) if number]
     if any(number > compiled.groups for number in numbers):
-        raise ValueError(f"{replacement} names a group that {pattern} does not have")
+        raise ValueError(
+            f"the replacement {replacement} names a group that the pattern {pattern} does not have"
+        )
     return Rule(compiled, replacement, case)
 
 

@@ -43,7 +43,9 @@ def _settings(config: pytest.Config) -> dict[str, object]:
     for line in config.getini("stablelog_settings"):
         name, separator, value = line.partition("=")
         if not separator:
-            raise pytest.UsageError(f"stablelog_settings has the line {line!r}: write name=value")
+            raise pytest.UsageError(
+                f"the setting `stablelog_settings` of pytest has the line {line!r}: write name=value"
+            )
         settings[name.strip()] = value.strip()
     return settings
 

@@ -2,7 +2,8 @@
 
 
 class SimClock:
-    """A `Clock` that a test sets and advances.
+    """A simulated clock, used in place of `stablelog.env.clock.SystemClock`. Its time changes only when a test sets or
+    advances it.
 
     Args:
         now_ms: the time at the start, in ms since 1970-01-01 UTC.
@@ -20,13 +21,14 @@ class SimClock:
         return self._wall_ms
 
     def continue_at(self, now_ms: int) -> None:
-        """Set broker time, which never goes back, to the last time of an earlier broker process, as a broker does at
-        its start.
+        """Set broker time to the last time of an earlier broker process, as a broker does at its start: broker time
+        never goes back, not even over a restart.
         """
         self._now_ms = now_ms
 
     def advance(self, ms: int) -> None:
-        """Advance broker time and the wall clock by `ms` milliseconds, as when the machine runs or is suspended.
+        """Advance broker time (which never goes back) and the wall clock by `ms` milliseconds, as when the machine runs
+        or is suspended.
 
         Raises:
             ValueError: `ms` is negative. The time is unchanged.

@@ -181,8 +181,8 @@ class SimDisk(SimFaults):
         return at
 
     def _home(self, path: Path, what: str) -> Directory:
-        """Return the parent directory of a path, which must exist. Nothing has to exist at the path itself. `what`
-        names the operation in error messages.
+        """Return the home of a path: its parent directory, which must exist. Nothing has to exist at the path itself.
+        `what` names the operation in error messages.
         """
         above = path.parent
         while (home := self._find(above)) is None:

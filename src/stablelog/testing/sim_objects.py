@@ -105,7 +105,7 @@ class SimObjects:
             late.apply()
 
     def create(self, key: str, content: Buffer) -> None:
-        """Create an object, unless one with this key exists."""
+        """Create an object. If one with this key exists, change nothing and raise ExistsError."""
         content = bytes(content)
         self.send(len(content), len(content), IDLE_S)
 
@@ -118,7 +118,9 @@ class SimObjects:
             raise ExistsError(key)
 
     def upload(self, key: str, pieces: Iterable[Buffer], pace: UploadPace) -> None:
-        """Write an object, or replace it."""
+        """Write an object, or replace it. `pace` says how large the parts of the upload are, how many are sent at the
+        same time, and how long one may take.
+        """
         content = b"".join(pieces)
         self.send(len(content), min(pace.part_size * pace.parts_at_once, len(content)), pace.limit_s)
 

@@ -1,8 +1,8 @@
 """Administration with the asyncio client: `await client.admin.topics.create("orders")`.
 
 Each area of administration, such as `topics`, is a class here and a module in `client.core.admin`. The methods of the
-class are the functions of the module, without their first argument `cluster`. Each call uses connections of its own, so
-several tasks may administer with one client.
+class are the functions of the module, without their first argument `cluster`, which has the connections to the brokers.
+Each call uses connections of its own, so several tasks may administer with one client.
 """
 
 from collections.abc import Callable, Coroutine

@@ -187,10 +187,10 @@ class AsyncClient:
             TypeError: an argument has a wrong type.
             UsageError: another order, no topic, an invalid name, or an `after` or `wait` that is not valid; or another event
                 loop has used the client.
-            RefusedError: a topic does not exist, is not commit-ordered or is in another transaction group; or the
-                client is closed.
-            DataLossError: transactions were removed before they were read; or the position is of a deleted topic, or of
-                a broker that was restored since from a copy without its records.
+            RefusedError: a topic does not exist, is not commit-ordered or is in another transaction group than the
+                other topics or `group`; or the client is closed.
+            DataLossError: transactions were removed before they were read; or the position is of a deleted topic, or
+                the broker was restored since from a copy that lacks records before the position.
             DamageError: bytes have changed since they were written, or records cannot be decoded. The message names the
                 partition and the offset.
             UnavailableError: no response within the deadline.

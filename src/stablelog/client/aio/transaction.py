@@ -211,8 +211,8 @@ class AsyncTransaction:
         cancelled later, the futures get the outcome, and another call of `commit` returns it.
 
         Returns:
-            The commit sequence (the number of the commit in its transaction group), and the positions of the records
-            that were written first and last.
+            The commit sequence (the number of the commit in its transaction group, the topics whose commits have one
+            order), and the positions of the records that were written first and last.
 
         Raises:
             RefusedError: the transaction is aborted, and all futures have failed.

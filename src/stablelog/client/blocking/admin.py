@@ -1,8 +1,8 @@
 """Administration with the blocking client: `client.admin.topics.create("orders")`.
 
 Each area of administration, such as `topics`, is a class here and a module in `client.core.admin`. The methods of the
-class are the functions of the module, without their first argument `cluster`. Each call uses connections of its own, so
-several threads may administer with one client.
+class are the functions of the module, without their first argument `cluster`, which has the connections to the brokers.
+Each call uses connections of its own, so several threads may administer with one client.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class AdminArea:
     in `client.core.admin`, over connections of its own.
 
     Args:
-        clusters: the pool of clusters, which hold the connections to the brokers.
+        clusters: the client's pool of cluster objects, which hold the connections to the brokers.
     """
 
     def __init__(self, clusters: ClusterPool[BlockingCluster]) -> None:
@@ -138,7 +138,7 @@ class Admin:
     has those of one area.
 
     Args:
-        clusters: the pool of clusters, which hold the connections to the brokers.
+        clusters: the client's pool of cluster objects, which hold the connections to the brokers.
 
     Attributes:
         brokers: the brokers of the cluster.

@@ -255,8 +255,8 @@ class BlockingCluster(BlockingRunner):
 
 
 def _own(connection: CoreConnection) -> SocketConnection:
-    """Return the same connection for the type checker as a SocketConnection: it is one, because the cluster object
-    opens all its connections by `BlockingCluster.open_connection`.
+    """Return `connection` itself, with the type SocketConnection for the type checker. It has this class, because the
+    cluster object opens all its connections by `BlockingCluster.open_connection`.
     """
     assert isinstance(connection, SocketConnection)
     return connection

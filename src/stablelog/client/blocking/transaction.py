@@ -190,8 +190,8 @@ class Transaction:
         committed, it returns the result of the commit.
 
         Returns:
-            The commit sequence (the number of the commit in its transaction group), and the positions of the records
-            that were written first and last.
+            The commit sequence (the number of the commit in its transaction group, the topics whose commits have one
+            order), and the positions of the records that were written first and last.
 
         Raises:
             RefusedError: the transaction is aborted, and all futures have failed.

@@ -1,5 +1,6 @@
-"""The beginning of a transaction of the native client. It gets a producer, and a key and a version, by which the broker
-recognises its commit (a joint commit).
+"""The beginning of a transaction of the native client. It gets a producer, and a key and a version. By these two, the
+broker recognises the commit of the transaction, so that a repeated request commits nothing twice. The key is a text,
+and the version numbers the commits under the key.
 """
 
 from collections.abc import MutableMapping
@@ -17,8 +18,8 @@ class BegunTransaction(NamedTuple):
     """A transaction that has begun at the broker.
 
     Attributes:
-        key: the key that identifies the transaction's commit (a joint commit) for the broker, together with a version:
-            the given key, or a new one if the broker refused that.
+        key: the key and the version that together identify the transaction's commit for the broker: the key that was
+            given to `begin_under_key`, or a new one if the broker refused that key.
         ending: the object by which the transaction is committed or aborted.
         producer: sends the batches of the transaction.
     """
@@ -35,14 +36,15 @@ def begin_under_key(
     timeout_s: float,
     base_offsets: MutableMapping[int, int],
 ) -> Steps[BegunTransaction]:
-    """Begin a transaction under a key, which, with a version, identifies its commit for the broker. If another client
-    may use the given key, or if the broker still writes the abort markers of the key's last transaction, begin it under
-    a new key of the same transaction group.
+    """Begin a transaction under a key, a text that, with a version, identifies its commit for the broker. If another
+    client may use the given key, or if the broker still writes the abort markers of the key's last transaction, begin
+    it under a new key of the same transaction group.
 
     Args:
         cluster: the brokers.
         key: the key, with its next version.
-        token: a value that no other commit has. The broker stores it with the commit, as the digest of a joint commit.
+        token: a text that no other commit has. The broker stores it with the commit and returns it, so that the client
+            recognises a commit as its own.
         timeout_s: after this time the coordinator aborts the transaction.
         base_offsets: the producer adds the base offset of each acknowledged batch, by the number of the batch; -1 if it
             is unknown.

@@ -20,7 +20,8 @@ class Commit(NamedTuple):
     """A committed transaction in one partition. Its records have the positions (offsets in commit order) from
     `start_offset` to before `end_offset`.
 
-    With `commit_sequence` -1, the positions are those of adjacent records outside transactions.
+    `commit_sequence` is the number of the commit in its transaction group, the topics whose commits have one order. If
+    it is -1, this is no transaction, and the positions are those of adjacent records outside transactions.
     """
 
     start_offset: int
@@ -65,8 +66,8 @@ def describe_commits(
         topic: a commit-ordered topic.
         partition: the partition's index.
         offset: transactions that end at or before this position are skipped.
-        commit_sequence: transactions with a lower commit sequence, the number of a commit in its transaction group, are
-            skipped.
+        commit_sequence: transactions with a lower commit sequence are skipped. It is the number of a commit in its
+            transaction group, the topics whose commits have one order.
         count_max: the maximum number of transactions to return.
         with_outside: whether records outside transactions are listed, too.
         wait_s: how long the broker may wait for a transaction to list if there is none, at most a second.

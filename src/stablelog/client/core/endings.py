@@ -1,11 +1,12 @@
 """Two ways to end a transaction of the native client: a joint commit at a stablelog broker, or EndTxn at Apache Kafka.
 
-At a stablelog broker, a key and a version identify a joint commit. The broker stores which version of a key is
-committed, so that a repeated commit gets the same response. Kafka's coordinator stores only the last transaction of a
-transactional id. Therefore no other transaction uses the id while it is unknown whether a commit was carried out, and a
-repeated EndTxn tells how this transaction has ended. The coordinator may be unable to tell, for example because an
-operator has fenced the producer since. Then the client reads the log: either a batch of the transaction is committed,
-or its producer is in the list of aborted transactions.
+A joint commit commits the open transactions of several producers together or none; here it has only one transaction. A
+key (a text) and a version (the number of the commit under its key) identify a joint commit. The broker stores which
+version of a key is committed, so that a repeated commit gets the same response. Kafka's coordinator stores only the
+last transaction of a transactional id. Therefore no other transaction uses the id while it is unknown whether a commit
+was carried out, and a repeated EndTxn tells how this transaction has ended. The coordinator may be unable to tell, for
+example because an operator has fenced the producer since. Then the client reads the log: either a batch of the
+transaction is committed, or its producer is in the list of aborted transactions.
 """
 
 from contextlib import suppress
@@ -79,13 +80,14 @@ class TransactionEnding(Protocol):
 
 
 class JointEnding:
-    """Ends a transaction at a stablelog broker: by a joint commit, a commit of several transactions together, of which
-    this one is the only one (the only child).
+    """Ends a transaction at a stablelog broker by a joint commit. A joint commit commits several transactions (its
+    children) together; here it has this one child.
 
     Args:
         cluster: the brokers.
-        key: the key of the joint commit.
-        token: the digest of the joint commit: a value that no other commit has.
+        key: a text and a version (the number of the commit under this text), which identify the joint commit.
+        token: a text that no other commit has. The broker stores it as the digest of the joint commit and returns it,
+            so that the client recognises a commit as its own.
     """
 
     is_joint = True
@@ -219,7 +221,8 @@ def find_offsets(
     Args:
         cluster: the brokers.
         ending: the object that has committed the transaction; its class says by which request.
-        commit_sequence: the commit sequence of the transaction, the number of its commit in the transaction group.
+        commit_sequence: the commit sequence of the transaction: the number of its commit in its transaction group, the
+            topics whose commits have one order.
         buffer: the records of the transaction.
     """
     written = [records for records in buffer.partitions.values() if records.sent_count]
@@ -234,15 +237,17 @@ def find_offsets(
 
 def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEnding | KafkaEnding]:
     """Choose by which requests a transaction is ended at this broker, and return the object that sends them: a joint
-    commit if the broker supports that, otherwise EndTxn.
+    commit (a commit of several producers' transactions, here of one) if the broker supports that, otherwise EndTxn.
 
     Args:
         cluster: the brokers.
-        key: the key that, with a version, identifies the transaction's joint commit.
-        token: the digest of the joint commit: a value that no other commit has.
+        key: a text and a version (the number of the commit under this text), which identify the joint commit.
+        token: a text that no other commit has. The broker stores it as the digest of the joint commit and returns it,
+            so that the client recognises a commit as its own.
 
     Raises:
-        RefusedError: the key belongs to a named transaction group, and the broker has no transaction groups.
+        RefusedError: the key belongs to a named transaction group (topics whose commits have one order), and the broker
+            has no such groups.
         UnavailableError: no broker responds.
     """
     connection = yield from cluster.retrying("asking the broker for its APIs", cluster.any_connection)
@@ -294,7 +299,7 @@ def is_committed(
     writer = (producer.producer_id, producer.producer_epoch)
     if header is None or fetched is None or (header.producer_id, header.producer_epoch) != writer:
         raise lost_outcome(
-            f"the broker no longer knows the outcome ({refused}), and its records in "
+            f"the broker no longer knows the outcome ({refused}), and the transaction's records in "
             f"{target[0]}-{target[1]} are removed"
         ) from refused
     return all(id_ != producer.producer_id or first > offset for id_, first in fetched.aborted)

@@ -1,4 +1,4 @@
-"""The valid names of transaction groups."""
+"""The valid names of transaction groups. A transaction group is a set of topics whose commits have one order."""
 
 from stablelog.errors import UsageError
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name

@@ -187,8 +187,8 @@ class GroupReading:
             self._reader.seek(target, self._start if committed is None else committed.offset)
 
     def _resolve_starts(self) -> Steps[None]:
-        """Look up the end offset of new partitions that are read from their end: the reader may have to go back to
-        it.
+        """Look up the end offset of new partitions that are read from their end, and store it: after a transaction that
+        did not commit, the reader goes back to it.
         """
         ends = [target for target, position in self._reader.positions.items() if position == LATEST]
         if ends:
@@ -299,8 +299,8 @@ class GroupReading:
             what = "no partition" if topic is None else f"no partition of {topic}"
             what = what if partition is None else f"not {topic}-{partition}"
             raise UsageError(
-                f"the group has assigned {what} to this reader now. Read records first, so that the reader "
-                "joins the group, and seek in a partition of its `assignment`"
+                f"the reader did not move: the group has assigned {what} to this reader now. Read records first, so "
+                "that the reader joins the group, and seek in a partition of its `assignment`"
             )
         return sorted(targets)
 
@@ -353,7 +353,7 @@ class GroupReading:
         """
         self._check_open()
         if self._is_writing:
-            raise UsageError("a transaction of this reader is open: it commits the offsets")
+            raise UsageError("a transaction of this reader is open: it commits the offsets. End it first")
         yield from self.cluster.run_until_deadline(self._rewind_to_seeks())
         offsets = dict(self._uncommitted.offsets) if self._backs_done == self._backs_wanted else {}
         try:
@@ -404,7 +404,8 @@ class GroupReading:
 
     def end_transaction(self, writer: object, committed: Mapping[TopicPartition, int] | None) -> None:
         """Record the end of the transaction `writer`. `committed` has the offsets that it has committed; None if it has
-        failed or its outcome is unknown. The reader then goes back, unless it has begun another transaction since.
+        failed or its outcome is unknown. With None, the reader goes back to the committed offsets, unless it has begun
+        another transaction since.
         """
         if committed is not None:
             self._uncommitted.mark_committed(committed)

@@ -55,8 +55,8 @@ class JointVersion:
     Attributes:
         committed: whether the requested version of the joint commit, or a later version of its key, is committed. If
             so, there is nothing to write.
-        commit_sequence: the number of the requested version's commit in its transaction group; -1 if the version is not
-            committed, or if a later version is.
+        commit_sequence: the number of the requested version's commit in its transaction group (the topics whose commits
+            have one order); -1 if the version is not committed, or if a later version is.
         last_version: the last committed version of the joint commit's key; -1 if there is none.
         run: the run (start of the writing program) that committed the requested version. Empty if the version is not
             committed, if a later one is, or if the commit named no run.
@@ -73,11 +73,12 @@ class JointVersion:
 
 @dataclass(frozen=True, slots=True)
 class JointCommit:
-    """The result of `commit`, which has committed a version of a joint commit or found it committed.
+    """The result of `commit`, which has committed a version of a joint commit (the number of one joint commit under its
+    key) or found it committed.
 
     Attributes:
-        commit_sequence: the number of the commit in its transaction group; -1 if a later version of the key has been
-            committed since.
+        commit_sequence: the number of the commit in its transaction group (the topics whose commits have one order); -1
+            if a later version of the key has been committed since.
         already: whether this version of the joint commit, or a later one, was committed before this call. If so, the
             records of this call's children are aborted, unless this call repeats the call that has committed the
             version.
@@ -142,8 +143,9 @@ def begin(
         cluster: the brokers.
         key: the key of the joint commit.
         version: the number of this joint commit under its key: from 0, rising with each commit; gaps are allowed.
-        run: identifies the start of the writer, and is the same in all its tasks. The broker aborts open children of
-            other runs of this version, and refuses new ones. With None, the call changes nothing.
+        run: identifies the start of the writer, and is the same in all its tasks. The broker aborts open children
+            (transactions that this joint commit would commit) of other runs of this version, and refuses new ones. With
+            None, the call changes nothing.
         order: a number from `next_order`, which is greater for later starts of the writer; -1 for none. A run with a
             lower number cannot take over the version from this run. So tasks of an earlier start that still run cannot
             prevent the commit of a later start.

@@ -1,5 +1,7 @@
-"""The keys of the joint commits by which a client commits its transactions: a key and a version identify one commit for
-the broker. One key serves for many transactions, one after the other; `client.key_pool` stores the keys that are free.
+"""The keys of the joint commits by which a client commits its transactions. A joint commit is a commit of several
+transactions together, here of one. A key (a text) and a version (the number of the commit under the key) identify it
+for the broker. One key serves for many transactions, one after the other; `client.key_pool` stores the keys that are
+free.
 """
 
 import uuid
@@ -28,8 +30,8 @@ EPOCH_MAX: Final = 30_000
 
 @dataclass(slots=True)
 class WriterKey:
-    """A key, and the version for its next commit: together they identify the commit of one transaction, a joint commit,
-    for the broker. Only one transaction at a time uses the key.
+    """A key (a text), and the version (number) of the next commit under it: together they identify the commit of one
+    transaction for the broker. Only one transaction at a time uses the key.
 
     Attributes:
         group: the transaction group of the commits, whose topics have one order of commits; empty for the default

@@ -28,7 +28,8 @@ def wait_for_records(
     is a *long poll*: one Fetch request to each leader, which the leader answers when such a record has arrived or the
     time has passed. The requests are not retried.
 
-    `cancel_retries` ends the wait early. With several leaders, the wait is at most SEVERAL_LEADERS_WAIT_S.
+    A call of `CallLimits.cancel_retries` ends the wait early. With several leaders, the wait is at most
+    SEVERAL_LEADERS_WAIT_S.
 
     Args:
         cluster: the brokers.

@@ -401,7 +401,9 @@ class GroupMember:
         """
         answer = yield from self._send_heartbeat()
         if answer.error_code in _FENCED:
-            raise refused_error(answer.error_code, f"the member has left group {self.group_id!r}")
+            raise refused_error(
+                answer.error_code, f"the coordinator has removed this member from group {self.group_id!r}"
+            )
         self._apply_heartbeat(answer)
 
     def leave_group(self) -> Steps[None]:

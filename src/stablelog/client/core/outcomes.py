@@ -50,8 +50,8 @@ class Committed:
     """The result of a commit.
 
     Attributes:
-        commit_sequence: the number of the commit in its transaction group; -1 if nothing was written, and at Apache Kafka,
-            which does not number commits.
+        commit_sequence: the number of the commit in its transaction group (the topics whose commits have one order); -1
+            if nothing was written, and at Apache Kafka, which does not number commits.
         first: the position of the record that was written first; None if nothing was written.
         last: the position of the record that was written last.
     """
@@ -132,8 +132,8 @@ def unknown_outcome(what: str, failure: BaseException) -> OutcomeUnknownError:
 
 @contextmanager
 def undecided_on_error() -> Iterator[None]:
-    """Context manager for requests after which it is open whether the transaction is committed if the broker refuses
-    them or does not respond. It has no value.
+    """Context manager around requests that end a transaction. If the broker refuses them or does not respond, it is
+    unknown whether the transaction is committed; the error that is raised says so. It has no value.
 
     Raises:
         OutcomeUnknownError: in place of RefusedError and UnavailableError.
@@ -157,9 +157,9 @@ def lost_outcome(why: str) -> OutcomeUnknownError:
 def shared_key_error(
     key: WriterKey, found: joint.JointCommit
 ) -> TransactionAbortedError | OutcomeUnknownError:
-    """Return the error for a transaction whose key another client uses as well: that client has committed (`found`)
-    under the version that this transaction has, and the broker commits each version once. This happens if a virtual
-    machine was cloned with a running client.
+    """Return the error for a transaction whose key, which identifies its commit for the broker, another client uses as
+    well: that client has committed (`found`) under the version that this transaction has, and the broker commits each
+    version once. This happens if a virtual machine was cloned with a running client.
     """
     sharing = f"another writer uses the key {key.name!r} of this transaction, and has committed"
     if found.commit_sequence < 0:

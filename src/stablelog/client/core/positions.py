@@ -99,7 +99,8 @@ def offsets_after_commit(
 
     Args:
         cluster: the brokers.
-        commit_sequence: the transaction's commit sequence, the number of its commit in the transaction group.
+        commit_sequence: the transaction's commit sequence, the number of its commit in its transaction group (topics
+            whose commits have one order).
         partitions: the batches that were sent to each partition.
 
     Raises:

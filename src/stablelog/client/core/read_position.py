@@ -150,11 +150,12 @@ def check_fits(position: ReadPosition, topics: Collection[str], group: str | Non
     Args:
         position: the position.
         topics: the topics of the reader.
-        group: the transaction group of the reader; None if the program did not name one.
+        group: the transaction group of the reader, the topics whose commits have one order; None if the program did not
+            name one.
         is_cut: whether the reader returns each transaction with its records of all partitions.
 
     Raises:
-        UsageError: the position belongs to a reader with another `cut`, other topics or another group.
+        UsageError: the position belongs to a reader with another `is_cut`, other topics or another group.
     """
     if position.is_cut != is_cut:
         modes = {True: "reads all partitions together", False: "reads each partition separately"}

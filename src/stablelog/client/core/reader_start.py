@@ -1,7 +1,7 @@
 """Where a reader of transactions begins: its first mark in each partition (the offset, or the number of a commit, from
 which it reads), found from what the program has passed as `after`.
 
-A reader begins after a position, after a commit sequence, at a time, or with new commits (None).
+A reader begins after the position of an earlier reader, after a commit sequence, at a time, or with new commits (None).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +33,8 @@ def start_of_partitions(
     Args:
         cluster: the brokers.
         names: the names of the topics.
-        group: the transaction group of all topics; None if each topic may have another one.
+        group: the transaction group (topics whose commits have one order) to which all topics must belong; None if each
+            topic may have another one.
         start: where to begin: after a position, after a commit sequence, at a time, or with new commits (None).
         sought: partitions that a seek moves afterwards, so that it is not checked whether the log still has the records
             before their marks.
@@ -138,7 +139,7 @@ def place_in_cut(start: ReadPosition | int, cut: Cut) -> int:
     Args:
         start: the position of an earlier reader, or a commit sequence; 0 stands for the oldest transaction that is
             whole.
-        cut: the present cut of the topics.
+        cut: the present cut of the topics, a position between two commits in all partitions.
 
     Raises:
         DataLossError: transactions after the start may have been removed, or the start is after the last commit.
@@ -150,30 +151,32 @@ def place_in_cut(start: ReadPosition | int, cut: Cut) -> int:
     if after > cut.last_commit_sequence:
         raise DataLossError(
             f"there is no commit {after}: the last one is {cut.last_commit_sequence}. The broker was restored from a copy, or "
-            "the commit sequence is of another transaction group"
+            "the given commit sequence (the number of a commit) is of another transaction group, which counts its own commits"
         )
     return after
 
 
 def check_nothing_removed(cut: Cut, after: int) -> None:
-    """Before the first read, check that retention has removed no transaction after the commit sequence `after`.
+    """Before the first read, check that retention has removed no transaction after the commit sequence (the number of a
+    commit) `after`. `cut` is the present cut of the topics: a position between two commits in all partitions, with what
+    retention has removed.
 
     Raises:
-        DataLossError: records of such transactions may have been removed. The broker may not know exactly which commits
-            were in deleted segments; it then assumes all commits before the first one that is left.
+        DataLossError: records of such transactions may have been removed. If the broker does not know exactly which
+            commits were in the deleted segments, it counts all commits before the first one that is left as removed.
     """
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
         raise DataLossError(
             f"records of transactions after commit sequence {after} may have been removed: all transactions after "
-            f"{whole_after} are whole. Begin after that commit"
+            f"{whole_after} are whole. Pass the second number as `after`; a commit sequence is the number of a commit"
         )
 
 
 def mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
     """Return the mark that a position has for one partition: how far the reader has read it. For a partition that was
     added to its topic after the position was made, return a mark at the beginning of the partition. `cut` is the
-    present cut, which says what retention has removed.
+    present cut (a position between two commits in all partitions), which says what retention has removed.
 
     Raises:
         DataLossError: a transaction after the mark has lost some of its records to retention.

@@ -10,7 +10,7 @@ def milliseconds(time: datetime | int) -> int:
     """Return a time as milliseconds since 1970.
 
     Raises:
-        TypeError: it is neither a datetime nor a whole number.
+        TypeError: `time` is neither a datetime nor a whole number.
         UsageError: the datetime has no time zone, or the time is before 1970 or out of range.
     """
     right = "a datetime with a time zone, or milliseconds since 1970 (int)"

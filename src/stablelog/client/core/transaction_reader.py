@@ -1,5 +1,6 @@
 """The rules of a reader of whole transactions. It reads commit-ordered topics: either each partition separately, or all
-partitions together in the order of the commits (*cuts*).
+partitions together, from *cut* to cut. A cut is a position between two commits in all partitions: every transaction is
+whole on one side of it.
 
 The generator that `read_steps` returns emits a `ReaderItem` for each transaction. The code that runs it returns the
 transaction to the program, and then calls `TransactionReader.deliver_item`, which moves the reader's position. So the
@@ -56,7 +57,7 @@ class ReaderSelection:
             check_fits(self.after, self.topics, self.group, is_cut=self.is_cut)
         elif isinstance(self.after, int) and self.after < 0:
             raise UsageError(
-                f"{self.after} is no commit sequence: the first one is 1, and 0 stands for the beginning"
+                f"{self.after} is no commit sequence (the number of a commit): the first one is 1, and 0 stands for the beginning"
             )
 
 
@@ -133,8 +134,9 @@ class TransactionReader:
         return ReadPosition(None, self._selection.is_cut, None, start, {}, {})
 
     def seek(self, after: After) -> None:
-        """Continue after a position or a commit sequence, at a time, or with new commits (None). The present generator
-        of `read_steps` does not notice this: the caller must drop it and call `read_steps` again.
+        """Continue after a position or a commit sequence (the number of a commit), at a time, or with new commits
+        (None). The present generator of `read_steps` does not notice this: the caller must drop it and call
+        `read_steps` again.
 
         Raises:
             UsageError: the position belongs to a reader with other topics or another `cut`.
@@ -204,7 +206,8 @@ class TransactionReader:
         Raises:
             UsageError: the position is of another cluster; or `after` is a number, and the reader reads several
                 partitions separately.
-            RefusedError: a topic does not exist, is not commit-ordered or is in another group.
+            RefusedError: a topic does not exist, is not commit-ordered, or is in another transaction group (topics
+                whose commits have one order) than the reader's.
             DataLossError: transactions were removed before they were read.
             DamageError: a batch was changed since it was written, or its records cannot be decoded.
             UnavailableError: no response within the deadline.
@@ -231,7 +234,8 @@ class TransactionReader:
             marks: where to begin in each partition: an offset, a commit sequence and a leader epoch.
             group: the transaction group of the topics, whose commits have one order, for the position; None if the
                 partitions are read separately.
-            commit_sequence: the commit sequence of the position; 0 if the partitions are read separately.
+            commit_sequence: the number of the commit up to which all partitions were read, for the position; 0 if they
+                are read separately.
 
         Returns:
             The stream of each partition.
@@ -327,7 +331,9 @@ class TransactionReader:
     # --- all partitions together ---
 
     def _cut_steps(self, cluster: Cluster) -> Steps[None]:
-        """Emit whole transactions, each with its records of all partitions, in the order of the commits."""
+        """Emit whole transactions, each with its records of all partitions, in the order of the commits. Read from cut
+        to cut: a cut is a position between two commits in all partitions.
+        """
         names = self._selection.topics
         patience = ReaderWait(cluster, lambda: self.wait_s)
         start = self._start

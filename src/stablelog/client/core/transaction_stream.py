@@ -57,7 +57,7 @@ class CommittedTransaction:
     separately (`cut=False`), these are only the records in one partition.
 
     Attributes:
-        commit_sequence: the number of the commit in its transaction group.
+        commit_sequence: the number of the commit in its transaction group, the topics whose commits have one order.
         time_ms: the time of the commit, by the broker's clock.
         records: the records, sorted by topic and partition; in each partition in the order in which they were written.
         unreadable_count: how many records are left out because no client can decode them.
@@ -148,12 +148,12 @@ class TransactionStream:
 
     def peek_transaction(self, up_to: int | None = None) -> Steps[Commit | None]:
         """Return the bounds of the next transaction (the positions of its records), without taking it; None if there is
-        none yet. After a result of None for `up_to` None, further calls send no request until `apply_fetched` is
+        none yet. If a call without `up_to` has returned None, further calls send no request until `apply_fetched` is
         called, because without a new record there is no further transaction.
 
         Args:
-            up_to: return only a transaction with at most this commit sequence. The markers of all commits up to it must
-                be durable in all partitions. None for any transaction.
+            up_to: return only a transaction with at most this commit sequence (the number of a commit). The markers of
+                all commits up to it must be durable in all partitions. None for any transaction.
 
         Raises:
             DataLossError: transactions may have been removed before they were read, or the topic was deleted and
@@ -311,9 +311,9 @@ class ReaderWait:
         """Wait until one of the partitions may have another transaction, and pass the records that were fetched
         meanwhile to the streams, each of which reads one partition.
 
-        If the last wait from the same positions ended early, a record was visible, but no transaction was complete yet.
-        For example, the markers in other partitions may not be durable yet. Then pause instead, so that the reader does
-        not send requests without end.
+        A long wait can end at once, again and again: a record is visible, and its transaction is not complete, because
+        the markers in other partitions are not durable yet. So if the last wait from the same positions ended early,
+        only pause instead of another such wait: otherwise the reader would send requests without end.
 
         Args:
             streams: the partitions.

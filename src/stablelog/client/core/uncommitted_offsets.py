@@ -26,13 +26,13 @@ class SeekTarget(NamedTuple):
 
 class UncommittedOffsets:
     """The offsets that a reader of a consumer group has still to commit: those after the records that its program has
-    got. Also the partitions whose offsets it may not commit any more.
+    got. The object also lists the partitions whose offsets the reader may not commit any more.
 
     Attributes:
         offsets: by partition, the offset after the last record that the program has got, or the offset of a seek.
         seeks: the partitions that a seek has moved, until an offset is committed after the seek.
         given_up: partitions with uncommitted offsets that the group has given to other members, which read the records
-            again.
+            again. The reader may not commit these offsets.
     """
 
     def __init__(self) -> None:

@@ -4,10 +4,11 @@ records.
 The shells (`client.blocking`, `client.aio`) run the steps of `Writing`, and pass the outcome to futures. One call at a
 time runs steps. `cancel` may be called at any moment, and `expire` only while no call runs.
 
-Batches are sent while the transaction is open. The commit is a joint commit with this transaction as its only child,
-under the next version of a key that no other open transaction uses (`client.key_pool`). The broker stores the last
-version of the key, so a repeated commit gets the same response, even after a restart of the broker. In commit-ordered
-topics, the client then requests the positions of the records. In other topics, a record keeps its offset.
+Batches are sent while the transaction is open. The commit is a joint commit (of several transactions together, here of
+one), under the next version (number) of a key that no other open transaction uses (`client.key_pool`). The broker
+stores the last version of the key, so a repeated commit gets the same response, even after a restart of the broker. In
+commit-ordered topics, the client then requests the positions of the records. In other topics, a record keeps its
+offset.
 """
 
 import uuid
@@ -50,8 +51,8 @@ CANCEL_S: Final = 0.3  # how long a cancelled call tries to abort its transactio
 
 
 class Writing:
-    """A transaction of one writer. It is committed by a joint commit, a commit under a key with a version: the broker
-    commits each version of a key only once.
+    """A transaction of one writer. Its commit (a joint commit) has a key, which is a text, and a version, which is the
+    number of the commit under the key: the broker commits each version of a key only once.
 
     Args:
         cluster: connections to the brokers; only this transaction uses them until `release`.

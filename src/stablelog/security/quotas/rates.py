@@ -1,8 +1,8 @@
 """The measured rates of clients, and the time that brings a rate back to its quota.
 
-A rate is computed as Kafka's `Rate` over a `SampledStat`: the sum of the values in the last time windows, divided by
-the time since the first of these windows began, but at least by the length of all windows but the present one. A token
-bucket is Kafka's `TokenBucket` (KIP-599).
+A rate is computed as Kafka's `Rate` over a `SampledStat`: rate = S / max(T, L). S is the sum of the values in the last
+n time windows. T is the time since the first of these windows began. L is the length of n - 1 windows, so that a few
+values after a start do not look like a high rate. A token bucket is Kafka's `TokenBucket` (KIP-599).
 """
 
 import math

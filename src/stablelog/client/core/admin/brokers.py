@@ -55,8 +55,8 @@ def node_connection(cluster: Cluster, node_id: int) -> Steps[BrokerConnection]:
 
 
 def log_directories(cluster: Cluster, targets: Iterable[TopicPartition] = ()) -> Steps[dict[int, list[str]]]:
-    """Return the data directories of each broker, by the id of the broker. The list may be empty. A broker that does
-    not respond is left out.
+    """Return the data directories of each broker, by the id of the broker. The list of a broker may be empty. A broker
+    that does not respond has no list in the result.
 
     Args:
         cluster: the brokers.
