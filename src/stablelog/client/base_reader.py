@@ -250,8 +250,8 @@ class BaseReader(Generic[ClusterT]):
 
     def _take_item(self, given: ReaderItem) -> bool:
         """Store the transaction that the reader has just read, so that a call of the program can return it. `given` is
-        what the steps of the reader have emitted: a transaction, or the sign that none came within the time limit.
-        Return True for a transaction.
+        what the steps of the reader (a generator of I/O operations) have emitted: a transaction, or the sign that none
+        came within the time limit. Return True for a transaction.
 
         Raises:
             UsageError: the reader was closed meanwhile.

@@ -57,9 +57,9 @@ class WriterKeyPool:
         """Return a key to the pool, so that the commit of another transaction can use it. The outcome of the last
         transaction with this key must be known.
 
-        If the pool has `IDLE_MAX` keys of the key's transaction group, the oldest one of these is dropped. The broker
-        forgets a dropped key a day after its last commit. A key that was made before a fork, in the parent process, is
-        dropped, too, because the parent may use it.
+        If the pool has `IDLE_MAX` keys of the key's transaction group (topics whose commits have one order), the oldest
+        one of these is dropped. The broker forgets a dropped key a day after its last commit. A key that was made
+        before a fork, in the parent process, is dropped, too, because the parent may use it.
         """
         idle = self._idle.setdefault(key.group, deque(maxlen=IDLE_MAX))
         if key.process is this_process():

@@ -17,7 +17,9 @@ class SimClock:
         return self._now_ms
 
     def wall_ms(self) -> int:
-        """The wall clock: milliseconds since 1970-01-01 UTC. Unlike broker time, a test can set it back."""
+        """The wall clock: milliseconds since 1970-01-01 UTC. A test can set it back, unlike broker time, which never
+        goes back.
+        """
         return self._wall_ms
 
     def continue_at(self, now_ms: int) -> None:

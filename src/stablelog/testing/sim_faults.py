@@ -22,7 +22,7 @@ class SimFaults:
     something on the disk; operations are counted from 1 on.
 
     Attributes:
-        steps: how many operations there were; also the number of the last one.
+        steps: how many operations (calls of `step`) there were; also the number of the last one.
         crash_at: the number of the operation in which the machine stops; None for never.
         fail_at: the number of the operation that fails; None for none.
         fault: a function that is called with the name and the path of every call, also of a call that only reads. It

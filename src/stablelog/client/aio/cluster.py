@@ -291,7 +291,8 @@ class AsyncCluster:
         return result  # type: ignore[no-any-return]
 
     async def advance(self, steps: Steps[Any]) -> tuple[bool, Any]:
-        """Run the steps of a call until they emit an item, such as a transaction that was read, or end.
+        """Run the steps of a call (a generator that yields I/O operations) until they emit an item, such as a
+        transaction that was read, or end.
 
         Returns:
             (False, the item) if the steps have emitted an item: the next call continues them. (True, the result of the

@@ -38,7 +38,7 @@ def begin_under_key(
 ) -> Steps[BegunTransaction]:
     """Begin a transaction under a key, a text that, with a version, identifies its commit for the broker. If another
     client may use the given key, or if the broker still writes the abort markers of the key's last transaction, begin
-    it under a new key of the same transaction group.
+    it under a new key of the same transaction group (topics whose commits have one order).
 
     Args:
         cluster: the brokers.

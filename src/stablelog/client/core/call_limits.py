@@ -21,7 +21,8 @@ class CallLimits:
 
     Attributes:
         deadline_s: for how many seconds a call is retried before it fails.
-        until: until when steps may wait for a broker, by the clock of `steps.Now`; None if no call is in progress.
+        until: until when steps may wait for a broker, by the client's monotonic clock (`steps.Now`); None if no call is
+            in progress.
         are_retries_cancelled: whether `cancel_retries` was called, and `allow_retries` was not called since.
         waiting_on: the connections on which a long poll (a fetch that the broker answers when a record arrives) waits.
             `cancel_retries` closes them, and thus ends the long poll.
@@ -35,8 +36,8 @@ class CallLimits:
 
     @contextmanager
     def limit_waits_until(self, until: float) -> Iterator[None]:
-        """Context manager: inside the `with` block, no step waits for a broker after this time, by the clock of
-        `steps.Now`. It has no value.
+        """Context manager: inside the `with` block, no step waits for a broker after this time, by the client's
+        monotonic clock (`steps.Now`). It has no value.
         """
         before = self.until
         self.until = until if before is None else min(before, until)

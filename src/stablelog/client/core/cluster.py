@@ -33,7 +33,8 @@ _log = logging.getLogger("stablelog.client")
 
 
 class Cluster(CallLimits):
-    """The client's knowledge of one cluster, and the steps that find its brokers. One call at a time runs its steps.
+    """The client's knowledge of one cluster, and the steps (generators of I/O operations) that find its brokers. One
+    call at a time runs its steps.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.

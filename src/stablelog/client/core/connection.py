@@ -70,8 +70,8 @@ class BrokerConnection(ABC):
         address: as given.
         client_id: as given.
         security: as given.
-        renew_at: the time at which the client has to authenticate again, by the clock of `steps.Now`; None if its
-            session has no end.
+        renew_at: the time at which the client has to authenticate again, by the client's monotonic clock (`steps.Now`);
+            None if its session has no end.
     """
 
     def __init__(

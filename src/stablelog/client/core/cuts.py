@@ -58,7 +58,8 @@ class Cut:
     def whole_after(self) -> int:
         """Return the commit sequence (number of a commit) after which every transaction is whole in all partitions: the
         greatest one of a transaction of which retention may have removed records. If this is unknown, return the commit
-        sequence of the cut, because every transaction up to the cut may have lost records.
+        sequence of the cut (a position between two commits in all partitions), because every transaction before the cut
+        may have lost records.
         """
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])

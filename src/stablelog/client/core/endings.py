@@ -46,7 +46,8 @@ class TransactionEnding(Protocol):
 
     Attributes:
         transactional_id: the transactional id of the transaction's producer.
-        is_joint: whether the commit is a joint commit (of stablelog), and not EndTxn (of Apache Kafka).
+        is_joint: whether the commit is a joint commit (stablelog's commit of several transactions together, here of
+            one), and not EndTxn (of Apache Kafka).
         is_commit_unanswered: whether the broker may have carried out a request for the commit, although no response says
             so.
     """
@@ -134,7 +135,8 @@ class JointEnding:
 
 
 class KafkaEnding:
-    """Ends a transaction by EndTxn, at a broker without joint commits such as Apache Kafka.
+    """Ends a transaction by EndTxn, at a broker that has no joint commits (commits of several transactions together),
+    such as Apache Kafka.
 
     Args:
         cluster: the brokers.

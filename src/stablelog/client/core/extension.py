@@ -37,7 +37,8 @@ def call_extension(
 
     Args:
         cluster: the brokers.
-        connect: called for each attempt; its steps open or find the connection to the broker that serves the request.
+        connect: called for each attempt; its steps (a generator of I/O operations) open or find the connection to the
+            broker that serves the request.
         request: a message of one of stablelog's own APIs.
         what: the work of the request in words, for messages, such as "asking for a cut".
         retriable: the error codes that a retry can resolve. A response with another error code is returned to the

@@ -81,7 +81,7 @@ class GroupReading:
 
     def take_ready_record(self, now: float) -> ReadRecord | None:
         """Return the next fetched record; None if none is in memory, or if a request, such as a heartbeat, is due
-        first. `now` is the time by the clock of `steps.Now`.
+        first. `now` is the time by the client's monotonic clock (`steps.Now`).
         """
         self._undelivered = None
         if (

@@ -80,8 +80,8 @@ class JointCommit:
         commit_sequence: the number of the commit in its transaction group (the topics whose commits have one order); -1
             if a later version of the key has been committed since.
         already: whether this version of the joint commit, or a later one, was committed before this call. If so, the
-            records of this call's children are aborted, unless this call repeats the call that has committed the
-            version.
+            records of this call's children (the transactions that it was to commit) are aborted, unless this call
+            repeats the call that has committed the version.
         run: the run (start of the writing program) that committed this version. Empty if a later version is committed,
             or if the commit named no run.
         digest: the digest of this version, a hash of its content that the writer passed to `commit`. Empty if a later
@@ -95,7 +95,8 @@ class JointCommit:
 
 
 def supported(cluster: Cluster) -> Steps[bool]:
-    """Return whether the broker supports joint commits. A stablelog broker does, Apache Kafka does not.
+    """Return whether the broker supports joint commits, which commit several transactions together or none. A stablelog
+    broker does, Apache Kafka does not.
 
     Raises:
         UnavailableError: no broker responds.
@@ -136,8 +137,8 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Steps[JointVersion]:
-    """Ask whether a version of a joint commit is committed. If not, the version belongs to `run` (one start of the
-    writing program) from now on: an earlier run can no longer commit it.
+    """Ask whether a version of a joint commit (a commit of several transactions together) is committed. If not, the
+    version belongs to `run` (one start of the writing program) from now on: an earlier run can no longer commit it.
 
     Args:
         cluster: the brokers.

@@ -141,7 +141,9 @@ class GroupMember:
 
     @property
     def next_due_s(self) -> float:
-        """The time at which `follow_assignment` has to be called next, in seconds of the clock of `steps.Now`."""
+        """The time at which `follow_assignment` has to be called next, in seconds of the client's monotonic clock
+        (`steps.Now`).
+        """
         if self._has_news or self._unnamed:
             return 0.0
         return self._due if self._target is None else min(self._due, self._approach_at)

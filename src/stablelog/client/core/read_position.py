@@ -3,7 +3,8 @@ after them.
 
 A position has an offset in commit order for each partition: the program has got all transactions before it. A reader
 that reads all partitions together has read all of them up to the same commit; its position also has the commit sequence
-of this commit. If the partitions are read separately, no single commit sequence would do.
+of this commit, the number that the broker has given to it. If the partitions are read separately, no single commit
+sequence would do.
 
 A position also identifies what its offsets belong to: the cluster, the ids of the topics, and the leader epoch of each
 partition. A broker that was restored from a copy begins a new leader epoch where the copy ends. So the client

@@ -35,7 +35,8 @@ def start_of_partitions(
         names: the names of the topics.
         group: the transaction group (topics whose commits have one order) to which all topics must belong; None if each
             topic may have another one.
-        start: where to begin: after a position, after a commit sequence, at a time, or with new commits (None).
+        start: where to begin: after a position, after a commit sequence (the number of a commit), at a time, or with
+            new commits (None).
         sought: partitions that a seek moves afterwards, so that it is not checked whether the log still has the records
             before their marks.
 
@@ -123,8 +124,8 @@ def start_of_cuts(
 
 def _marks_at_end(cut: Cut, topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, Mark]:
     """Return the marks, one for each partition, of a reader that begins with the commits after a cut (a position
-    between two commits in all partitions). Each mark has the offset and the commit sequence of the cut, and the present
-    leader epoch of the partition.
+    between two commits in all partitions). Each mark has the offset and the commit sequence (number of the last commit)
+    of the cut, and the present leader epoch of the partition.
     """
     return {
         target: Mark(offset, cut.commit_sequence, topics[target[0]].leader_epoch(target[1]))

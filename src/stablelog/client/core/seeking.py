@@ -62,8 +62,8 @@ def _first_commit(
         time_ms: the time in milliseconds since 1970.
 
     Returns:
-        The offset at which the commit's transaction begins, and its commit sequence. If no such commit exists, the end
-        of the partition, and None.
+        The offset at which the commit's transaction begins, and the commit sequence (number of the commit). If no such
+        commit exists, the end of the partition, and None.
     """
     while True:
         listed = yield from describe_commits(cluster, *target, offset=offset)

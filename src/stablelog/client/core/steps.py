@@ -35,8 +35,8 @@ class Open(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send bytes, in several pieces, over a connection that `Open` has returned. There is no result. The code that runs
-    the steps raises OSError if it cannot send all of them.
+    """Send bytes, in several pieces, over a connection that `Open` has returned. There is no result. The code that
+    carries this out raises OSError if it cannot send all of them.
     """
 
     connection: object
@@ -45,7 +45,7 @@ class Send(NamedTuple):
 
 class Receive(NamedTuple):
     """Receive exactly this many bytes from a connection that `Open` has returned. The result is a memoryview of the
-    bytes. The code that runs the steps raises OSError if they do not arrive in time.
+    bytes. The code that carries this out raises OSError if they do not arrive in time.
     """
 
     connection: object
@@ -60,7 +60,7 @@ class Pause(NamedTuple):
 
 class Call(NamedTuple):
     """Call a function that reads a file, draws random bytes, computes for milliseconds, or belongs to the user, so that
-    the code that runs the steps can call it in a thread. The result, or the error, is that of the function.
+    the code that carries this out can call it in a thread. The result, or the error, is that of the function.
     """
 
     function: Callable[[], Any]
@@ -71,8 +71,8 @@ class Now(NamedTuple):
 
 
 class Emit(NamedTuple):
-    """Hand an item, such as a transaction that was read, to the caller of the steps. The steps continue when the caller
-    requests the next item. There is no result.
+    """Hand an item, such as a transaction that was read, to the caller of the steps, the generator that yields this
+    object. The generator continues when the caller requests the next item. There is no result.
     """
 
     item: Any

@@ -198,7 +198,8 @@ class TransactionReader:
         self._commit_sequence = given.commit_sequence
 
     def read_steps(self, cluster: Cluster) -> Steps[None]:
-        """Return the steps that emit the transactions after the position, each as a `ReaderItem`.
+        """Return the steps (a generator of I/O operations) that emit the transactions after the position, each as a
+        `ReaderItem`.
 
         Args:
             cluster: the brokers.
@@ -373,7 +374,8 @@ def _next_up_to(
     commit.
 
     Returns:
-        An item with the transaction, and with the reader's marks after it; None if no stream has such a transaction.
+        An item with the transaction, and with the reader's marks after it (for each partition, the offset at which the
+        reader continues); None if no stream has such a transaction.
     """
     nexts: list[tuple[Commit, TopicPartition]] = []
     for target in sorted(streams):

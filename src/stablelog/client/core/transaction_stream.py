@@ -206,8 +206,9 @@ class TransactionStream:
     def take_transaction(self) -> Steps[list[ReadRecord]]:
         """Take the transaction that `peek_transaction` has returned, and return its records.
 
-        The transactions that a joint commit has committed together (its children) have one commit sequence and count as
-        one transaction. They are adjacent in the partition, but may be listed by two DescribeCommits responses.
+        The transactions that a joint commit has committed together (its children) have one commit sequence (number of
+        the commit) and count as one transaction. They are adjacent in the partition, but may be listed by two
+        DescribeCommits responses.
 
         Raises:
             DataLossError: the transaction may have been removed, or the topic was deleted and created again.

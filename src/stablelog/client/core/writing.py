@@ -1,14 +1,14 @@
 """The rules of one transaction of the native client: its batches, its commit or abort, and the positions of its
 records.
 
-The shells (`client.blocking`, `client.aio`) run the steps of `Writing`, and pass the outcome to futures. One call at a
-time runs steps. `cancel` may be called at any moment, and `expire` only while no call runs.
+The packages `client.blocking` and `client.aio` run the steps (generators of I/O operations) of `Writing`, and pass the
+outcome to futures. One call at a time runs steps. `cancel` may be called at any moment, and `expire` only while no call
+runs.
 
-Batches are sent while the transaction is open. The commit is a joint commit (of several transactions together, here of
-one), under the next version (number) of a key that no other open transaction uses (`client.key_pool`). The broker
-stores the last version of the key, so a repeated commit gets the same response, even after a restart of the broker. In
-commit-ordered topics, the client then requests the positions of the records. In other topics, a record keeps its
-offset.
+Batches are sent while the transaction is open. The commit is a joint commit (of several transactions, here of one),
+under the next version (number) of a key that no other open transaction uses. The broker stores the key's last version,
+so a repeated commit gets the same response, also after a restart. In commit-ordered topics, the client then requests
+the positions of the records. In other topics, a record keeps its offset.
 """
 
 import uuid
@@ -58,7 +58,7 @@ class Writing:
         cluster: connections to the brokers; only this transaction uses them until `release`.
         key: the key of the joint commit, with the transaction group; only this transaction uses it until `release`.
         timeout_s: how long the transaction may stay open before it is aborted.
-        now: the present time, in seconds of the clock of `steps.Now`.
+        now: the present time, in seconds of the client's monotonic clock (`steps.Now`).
         on_end: called with the outcome: the result of the commit, or the error with the reason of the abort. If an
             exception interrupts `on_end`, it is called again. After a commit, the partitions in `records` have the
             offsets of the records.
@@ -71,7 +71,7 @@ class Writing:
             increments the key's version.
         is_key_free: whether another transaction may use the key after this one. It may if this transaction has begun
             nothing under the key, or if its outcome is known and no error has shown that someone else uses the key.
-        deadline: the time, in seconds of the clock of `steps.Now`, at which the timeout has passed.
+        deadline: the time, in seconds of the client's monotonic clock (`steps.Now`), at which the timeout has passed.
         failure: the error that has aborted the transaction, or that makes the positions of its records unknown.
         producer: sends the batches; None before the first one.
         records: the records of the transaction. Before the caller adds a record, it calls `make_ready` unless
@@ -319,7 +319,7 @@ class Writing:
         return self._ending.transactional_id
 
     def _request_commit(self) -> Steps[None]:
-        """Request the commit, and store its commit sequence, also if it was committed before.
+        """Request the commit, and store its number (commit sequence), also if it was committed before.
 
         Raises:
             RefusedError: the transaction is aborted.
