@@ -26,7 +26,8 @@ def is_topic_name(name: str) -> bool:
 
 class RangeProof(NamedTuple):
     """The checksums that a range of bytes of a stored object must have. They come from a manifest, the list of a
-    partition's segments in the store. They show that loaded bytes belong to this object and begin at this position.
+    partition's segments in the store. By them, the code that loads the bytes checks that these belong to the right
+    object and begin at the right position.
 
     Attributes:
         crc: the CRC-32C of the bytes of the range. If the range consists of record batches of a log file, it is instead

@@ -153,8 +153,8 @@ class Login:
         return self._expires_ms is not None and now_ms >= self._expires_ms
 
     def accept_versions_request(self) -> bool:
-        """Return whether the broker may serve an ApiVersions request now: once before the handshake, which the call
-        records, and always after the login.
+        """Return whether the broker may serve the ApiVersions request that has come: before the handshake only one, and
+        after the login any number. The call records that one has come.
         """
         if self.state is LoginState.INITIAL:
             self.state = LoginState.HANDSHAKE

@@ -80,7 +80,7 @@ class SimFile:
         return position
 
     def read(self, position: int, size: int) -> bytes:
-        """Return a copy of up to `size` bytes, from `position` on."""
+        """Return a copy of at most `size` bytes, from `position` on; fewer at the end of the file."""
         self._call("reading")
         if position < 0 or size < 0:
             raise DiskError(f"reading {self.path} failed", errno.EINVAL)
@@ -161,7 +161,7 @@ class SimDisk(SimFaults):
 
     def crash(self, chance: random.Random) -> "SimDisk":
         """Return the disk after a power failure: a random one of the states that `stablelog.env.disk` allows, in which
-        data that was not synced may be missing. `chance` chooses it.
+        data that was not synced may be missing. The random generator `chance` chooses it.
         """
         after = SimDisk()
         after.capacity = self.capacity

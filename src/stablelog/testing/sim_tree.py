@@ -19,7 +19,8 @@ class Inode:
 
     def after_crash(self, chance: random.Random) -> bytes:
         """Return the bytes of the file after a crash: the durable bytes, and a random subset of the pages that were
-        written since the last sync. Each of these pages may be cut off at any byte. `chance` chooses.
+        written since the last sync. Each of these pages may be cut off at any byte. The random generator `chance`
+        chooses.
         """
         durable, content = self.durable, bytes(self.content)
         if content[: len(durable)] != durable:

@@ -38,7 +38,8 @@ class GroupWriting(Writing):
 
     Args:
         reading: the object that has the state of the reader.
-        cluster, key, timeout_s, now, on_end, release, codec: the arguments of `Writing`, with the same meanings.
+        cluster, key, timeout_s, now, on_end, release, codec: as the arguments of `Writing`, the class of a transaction
+            that commits no offsets.
     """
 
     def __init__(

@@ -93,8 +93,8 @@ def overdue_error(timeout_s: float) -> TransactionAbortedError:
 
 
 def abort_error(cause: BaseException | None) -> RefusedError:
-    """Return the error for a transaction that is aborted because of `cause`; None if the program has called `abort`.
-    The error is a `TransactionAbortedError`, unless the broker would refuse the same records again.
+    """Return the error for a transaction that is aborted because of `cause`. `cause` is None if the program has called
+    `abort`. The error is a `TransactionAbortedError`, unless the broker would refuse the same records again.
     """
     if isinstance(cause, RefusedError):
         if isinstance(cause, TransactionAbortedError) or cause.code not in REPEATABLE:

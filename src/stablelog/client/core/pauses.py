@@ -41,5 +41,5 @@ class PausedPartitions:
             self._partitions.discard((topic, partition))
 
     def select_paused(self, targets: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Select from `targets` the partitions that are paused, by themselves or with their whole topic."""
+        """Return those partitions of `targets` that are paused, by themselves or with their whole topic."""
         return frozenset(one for one in targets if one in self._partitions or one[0] in self._topics)

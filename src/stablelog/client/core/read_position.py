@@ -200,7 +200,7 @@ def check_holds(
     for name, topic_id in position.topics.items():
         if topic_id is not None and found[name].topic_id != topic_id:
             raise DataLossError(
-                f"{name} was deleted and created again: the position is of the deleted topic. Begin without a position"
+                f"topic {name} was deleted and created again: the position is of the deleted topic. Begin without a position"
             )
     known = {
         target: mark.leader_epoch

@@ -346,7 +346,7 @@ class TransactionReader:
             if max(cut.torn.values(), default=-1) > after:
                 raise DataLossError(
                     f"records of transactions up to commit sequence {max(cut.torn.values())} were removed "
-                    f"before the reader got them: it has read up to commit sequence {after}"
+                    f"before the reader got them: the reader has got all transactions up to commit sequence {after}"
                 )
             if cut.commit_sequence > after:
                 while (found := (yield from _next_up_to(streams, cut.commit_sequence))) is not None:

@@ -182,7 +182,7 @@ class TransactionStream:
         )
         if self._topic_id not in (None, found.topic_id):
             raise DataLossError(
-                f"{self._target[0]} was deleted and created again: {self._target[0]}-{self._target[1]} of the deleted "
+                f"topic {self._target[0]} was deleted and created again: {self._target[0]}-{self._target[1]} of the deleted "
                 f"topic was read up to {self._position}"
             )
         self._topic_id = found.topic_id
@@ -196,7 +196,7 @@ class TransactionStream:
         if 0 <= self._position < found.start_offset:
             raise DataLossError(
                 f"{self._target[0]}-{self._target[1]} begins at {found.start_offset} and was read up to "
-                f"{self._position}: the part between was removed"
+                f"{self._position}: the records between were removed, by retention or by DeleteRecords"
             )
         self._listed.extend(found.commits)
         self._list_is_full = len(found.commits) == LISTED_MAX

@@ -33,7 +33,8 @@ CLIENT_KEYS: Final = frozenset(QuotaKey) - IP_KEYS
 
 class NamePlaceholder(Enum):
     """A value that an entity (to whom a quota applies) can have in place of a user name, client id or IP address.
-    DEFAULT stands for all names that have no quota of their own. ABSENT means that the entity holds for any name.
+    DEFAULT stands for all names that have no quota of their own. ABSENT means that the entity does not name a user, a
+    client id or an address, so that the quota holds for any.
     """
 
     DEFAULT = "default"  # all names that have no quota of their own

@@ -34,7 +34,7 @@ class Applied(NamedTuple):
         limit: the value of the quota, such as bytes per second.
         measured: whose rates count together against the limit: a pair of user and client id. The user is empty if the
             quota counts all users together, and the client id is empty if it counts all client ids together. A long
-            name is replaced by a digest.
+            name is replaced by a digest (a hash of it).
     """
 
     limit: float

@@ -134,7 +134,7 @@ def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str,
 
 def _resource_type(kind: str) -> int:
     if kind not in RESOURCE_TYPES:
-        raise UsageError(f"{kind!r} has no settings: write {', '.join(RESOURCE_TYPES)}")
+        raise UsageError(f"the kind {kind!r} has no settings: write {', '.join(RESOURCE_TYPES)}")
     return RESOURCE_TYPES[kind]
 
 
