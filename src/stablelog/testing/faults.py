@@ -192,8 +192,8 @@ class Faults:
             return next((fault for fault in self._faults if fault.take_request(api_key, client_id)), None)
 
     def requests(self) -> Mapping[str, int]:
-        """Return how many requests of each API have come since the last `clear`, such as {"Produce": 3}. Requests of
-        the test tools themselves are not counted.
+        """Return how many requests of each API have come since the last `clear`, such as {"Produce": 3}. Requests that
+        the test tools send, such as to create topics, are left out.
         """
         with self._lock:
             return {_name(api_key): count for api_key, count in self._counts.items()}

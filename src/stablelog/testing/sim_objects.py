@@ -67,7 +67,7 @@ class SimObjects:
         between: a function that is called before each request with the name and the key of the request. In it, a test can
             act as another writer.
         is_rejecting: whether all requests are rejected, as with wrong credentials.
-        stop_at: the number of the request, counted from now, during which the machine of the caller stops; None for
+        stop_at: the machine of the caller stops during the request with this number; 1 is the next request. None for
             never. If the request is a write, the store carries it out at once, later or never.
         rate: how many bytes a second cross the link to the store; None for no limit.
         moved_size: how many bytes have crossed the link, with those of requests that have failed.

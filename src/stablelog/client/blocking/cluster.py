@@ -76,8 +76,8 @@ def blocking(
 
 
 class BlockingCluster(BlockingRunner):
-    """The connections to the brokers of one cluster. The first broker is found by a list of addresses, and the others
-    by its metadata. Only one thread at a time may use the object.
+    """The connections to the brokers of one cluster. The first broker is found by a list of addresses, and all other
+    brokers by the metadata of the first one. Only one thread at a time may use the object.
 
     Args:
         bootstrap: "host:port,host:port"; one reachable address is enough.

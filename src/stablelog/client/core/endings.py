@@ -48,8 +48,8 @@ class TransactionEnding(Protocol):
         transactional_id: the transactional id of the transaction's producer.
         is_joint: whether the commit is a joint commit (stablelog's commit of several transactions together, here of
             one), and not EndTxn (of Apache Kafka).
-        is_commit_unanswered: whether the broker may have carried out a request for the commit, although no response says
-            so.
+        is_commit_unanswered: whether the broker may have carried out a request for the commit, and the client has got
+            no response.
     """
 
     transactional_id: str

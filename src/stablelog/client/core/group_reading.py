@@ -374,8 +374,8 @@ class GroupReading:
             )
 
     def _rewind_to_seeks(self) -> Steps[None]:
-        """Before a commit, move partitions back to the offsets of seeks that are not committed, so that the commit
-        contains these.
+        """Before a commit, move partitions back to the offsets of seeks that are not committed, so that it commits
+        these offsets.
         """
         sought = list(self._uncommitted.seeks)
         if sought:

@@ -198,8 +198,7 @@ class GroupMember:
         Args:
             epoch: the member epoch to send; special values mean that the member joins or leaves.
             is_whole: whether the request has all fields, also those that have not changed. This is necessary if the
-                response to the last heartbeat was lost: to such a request the coordinator responds with the assignment
-                again.
+                response to the last heartbeat was lost: the response to a whole request has the assignment again.
         """
         from kio.schema.consumer_group_heartbeat.v1.request import (
             ConsumerGroupHeartbeatRequest,

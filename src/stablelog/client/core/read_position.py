@@ -40,8 +40,8 @@ class Mark(NamedTuple):
         leader_epoch: the partition's leader epoch when the offset was read, or a later one; UNKNOWN if the broker does
             not tell it.
         taken_end: the offset after the last transaction that the program has got. The log must still have the records
-            before this offset; it may lack them after a restore from an old copy. UNKNOWN if the reader has not begun;
-            `offset` is used instead then.
+            before this offset; it may lack them after a restore from an old copy. UNKNOWN if the reader has not begun:
+            `offset` then takes its place.
     """
 
     offset: int

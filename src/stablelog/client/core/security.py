@@ -207,8 +207,8 @@ def _is_unicode(text: str) -> bool:
 
 
 class _Reader:
-    """Reads the security settings, and notes which ones it has read. A setting that was never read has no effect with
-    the others, which is an error.
+    """Reads the security settings, and remembers which ones it has read. If a setting was never read, it has no effect
+    together with the other settings, and an error says so.
     """
 
     def __init__(self, settings: Mapping[str, Any], prefix: str) -> None:

@@ -375,7 +375,7 @@ def _next_up_to(
 
     Returns:
         An item with the transaction, and with the reader's marks after it (for each partition, the offset at which the
-        reader continues); None if no stream has such a transaction.
+        reader continues); None if no stream has a transaction up to this commit sequence.
     """
     nexts: list[tuple[Commit, TopicPartition]] = []
     for target in sorted(streams):

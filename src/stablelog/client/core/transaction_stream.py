@@ -250,7 +250,7 @@ class TransactionStream:
 
         Raises:
             DamageError: the broker cannot read the records, or the first batch of them is damaged.
-            UnavailableError: the broker returns no records although the transaction is listed as readable.
+            UnavailableError: the broker has listed the transaction as readable, but returns none of its records.
         """
         before = self._fetched_end
         fetched = yield from fetch(

@@ -68,7 +68,7 @@ def describe_configs(
 
     Raises:
         RefusedError: the resource does not exist, or the user may not describe its settings.
-        UsageError: `kind` is none of these.
+        UsageError: `kind` is neither topic, nor broker, nor group.
         UnavailableError: no broker responds.
     """
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
@@ -105,7 +105,7 @@ def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str,
 
     Raises:
         RefusedError: the resource does not exist, a setting is not valid, or the user may not change it.
-        UsageError: `kind` is none of these.
+        UsageError: `kind` is neither topic, nor broker, nor group.
         UnavailableError: no broker responds.
     """
     from kio.schema.incremental_alter_configs.v1.request import (
