@@ -86,7 +86,8 @@ class LoginRules:
     """The rules of logins on one listener.
 
     Attributes:
-        mechanisms: the names of the mechanisms that clients may use, in the order of the setting.
+        mechanisms: the names of the SASL mechanisms that clients may use, in the order in which the broker's setting
+            lists them.
         session_ms_max: by mechanism, the time after which a client must authenticate again; 0 for no limit.
     """
 

@@ -301,8 +301,8 @@ class SimDisk(SimFaults):
             home.names[path.name] = home.durable[path.name] = Inode(bytearray(content), bytes(content))
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
-        """Replace files of one directory. The contents are durable before the first rename, the names after the last
-        rename.
+        """Replace files of one directory. The contents become durable before the first rename, and the names after the
+        last one.
         """
         directory = directory_of(files)
         contents = {path: b"".join(pieces_of(content)) for path, content in files.items()}

@@ -30,7 +30,8 @@ def read_batches(
         transaction marker); None stands for records that cannot be decoded.
 
     Raises:
-        DamageError: a batch has changed since it was written, or its records cannot be decoded.
+        DamageError: a batch has changed since it was written, or its records cannot be decoded and `skips_unreadable`
+            is False.
     """
     place = f"{target[0]}-{target[1]}"
     try:

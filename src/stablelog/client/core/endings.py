@@ -2,11 +2,11 @@
 
 A joint commit commits the open transactions of several producers together or none; here it has only one transaction. A
 key (a text) and a version (the number of the commit under its key) identify a joint commit. The broker stores which
-version of a key is committed, so that a repeated commit gets the same response. Kafka's coordinator stores only the
-last transaction of a transactional id. Therefore no other transaction uses the id while it is unknown whether a commit
-was carried out, and a repeated EndTxn tells how this transaction has ended. The coordinator may be unable to tell, for
-example because an operator has fenced the producer since. Then the client reads the log: either a batch of the
-transaction is committed, or its producer is in the list of aborted transactions.
+version of a key is committed, so that a repeated commit gets the same response. At Apache Kafka, the client sends
+EndTxn, and the coordinator stores only the last transaction of a transactional id. Therefore no other transaction uses
+the id while it is unknown whether a commit was carried out, and a repeated EndTxn tells how this transaction has ended.
+The coordinator may be unable to tell, for example because an operator has fenced the producer since. Then the client
+reads the log: either a batch of the transaction is committed, or its producer is in the list of aborted transactions.
 """
 
 from contextlib import suppress

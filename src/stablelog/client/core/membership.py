@@ -408,9 +408,9 @@ class GroupMember:
         self._apply_heartbeat(answer)
 
     def leave_group(self) -> Steps[None]:
-        """Leave the group, so that its coordinator assigns the partitions to other members at once. A static member
-        keeps its partitions for the session timeout. Errors are ignored: the coordinator removes the member after the
-        session timeout.
+        """Leave the group, so that its coordinator assigns the partitions to other members at once. A static member,
+        which may come back, keeps its partitions until the session timeout. Errors are ignored: if the coordinator does
+        not learn that the member leaves, it removes the member after the session timeout.
         """
         if self.epoch == JOIN:
             return

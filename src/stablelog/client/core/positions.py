@@ -168,7 +168,7 @@ def _offsets(cluster: Cluster, commit_sequence: int, sent: SentBatches) -> Steps
 
 def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> Steps[int]:
     """Return the position in commit order of the transaction's first record in a partition. Wait until the commit
-    marker there is durable, because only then the position is known.
+    marker in this partition is durable, because only then is the position known.
 
     Raises:
         DataLossError: the transaction has been removed.

@@ -58,8 +58,8 @@ def producer_error(
 
 
 def too_large_error(code: ErrorCode, what: str, pending: PendingBatch) -> RefusedError:
-    """Return the exception for a batch that the broker has refused because it has more bytes than the topic allows.
-    `code` is the error code of the response, and `what` the refused work in words.
+    """Return the exception for a batch (`pending`) that the broker has refused because it has more bytes than the topic
+    allows. `code` is the error code of the response, and `what` the refused work in words.
     """
     return RefusedError(
         code,

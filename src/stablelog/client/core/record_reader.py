@@ -42,7 +42,7 @@ class ReadBatch(NamedTuple):
     Attributes:
         target: the partition.
         header: the header of the batch.
-        records: its decompressed records, for `batch.walk.walk_fields`.
+        records: its decompressed records as bytes, which `batch.walk.walk_fields` decodes.
         first_offset: the records of the batch before this offset have been read already, and are skipped.
     """
 
