@@ -266,7 +266,7 @@ def _after_headers(
         head: the positions of the record's other fields.
         count: the number of headers to prove.
         number: the number of the record, for error messages.
-        places: gets the positions.
+        places: the list that gets the positions of the lengths of the headers.
 
     Raises:
         DamageError: a header is not valid.

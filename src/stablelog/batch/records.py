@@ -152,7 +152,8 @@ def encode_batch(
         producer_epoch: the epoch of the producer; -1 without a producer.
         base_sequence: the sequence number of the first record; NO_SEQUENCE for none.
         transactional: whether the batch belongs to a transaction of the producer.
-        extra_attributes: further bits of the attributes in the header.
+        extra_attributes: bits that are set in the attributes of the header, in addition to those of the other
+            arguments.
         position_count: only for a commit marker in a commit-ordered topic, whose readers get whole transactions in the
             order of their commits. The marker takes this number of offsets, one for each record of its transaction, in
             addition to its own.

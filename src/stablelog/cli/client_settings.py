@@ -58,7 +58,7 @@ def _one_of(*known: str) -> Callable[[str, str], str]:
 
 def _text(name: str, text: str) -> str:
     if not text:
-        raise UsageError(f"{name} is not valid: it has one character or more")
+        raise UsageError(f"{name} is not valid: the value is empty, but must have one character or more")
     return text
 
 

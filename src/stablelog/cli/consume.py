@@ -183,7 +183,7 @@ def _joining(bootstrap: str, group: str, member: GroupPartitions) -> WaitReporte
 def _places(
     admin: Admin, found: TopicDescription, partitions: list[int], spec: OffsetSpec, isolation: str
 ) -> dict[TopicPartition, int]:
-    """Return the place in each partition at which to begin, as an offset.
+    """Return the offset in each partition at which to begin to read.
 
     Args:
         admin: administers the cluster.

@@ -45,7 +45,7 @@ def fail_if_full(bootstrap: str, what: str) -> None:
 
     Args:
         bootstrap: the broker's address.
-        what: the work that has failed, such as "producing", for the message.
+        what: what has failed, as the beginning of the message.
 
     Raises:
         UnavailableError: the disk is full.

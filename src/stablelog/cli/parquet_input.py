@@ -53,7 +53,7 @@ def _check_columns(path: Path, schema: Any, pa: Any) -> None:
     if "value" not in schema.names:
         raise BadRecordError(f"{path} has no column value, from which the values of the records are read")
     if {"timestamp", "timestamp_ms"} <= set(schema.names):
-        raise BadRecordError(f"{path} has the columns timestamp and timestamp_ms: keep one of them")
+        raise BadRecordError(f"{path} has both the columns `timestamp` and `timestamp_ms`: keep one of them")
     types = pa.types
 
     def is_content(kind: Any) -> bool:

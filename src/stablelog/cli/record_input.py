@@ -176,7 +176,7 @@ def _check_columns(place: str, columns: list[str]) -> None:
     plain = [name for name in columns if not name.startswith(HEADER_PREFIX)]
     check_names(place, "column", plain, (*COLUMNS, f"{HEADER_PREFIX}NAME"))
     if "value" not in columns:
-        raise BadRecordError(f"{place} has no column value: the first line has the names of the columns")
+        raise BadRecordError(f"{place} has no column value: the first line must name it")
     if len(set(columns)) < len(columns):
         raise BadRecordError(f"{place} has two columns of one name")
 

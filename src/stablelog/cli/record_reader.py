@@ -187,7 +187,7 @@ class RecordPrinter:
                 )
             if time.monotonic() > heard_s + TIMEOUT_S and not self._watch.is_answered:
                 raise NoBrokerError(
-                    f"reading {self._watch.topic}: no broker responds at {self._watch.bootstrap}"
+                    f"{self._watch.topic} cannot be read on: no broker responds at {self._watch.bootstrap}"
                 )
         self._commit_all()
 
@@ -238,7 +238,7 @@ class RecordPrinter:
         """
         for target, position in found.moved.items():
             print_to_stderr(
-                f"{target[0]}-{target[1]} has no offset {position}: the reader goes on at its start"
+                f"{target[0]}-{target[1]} has no offset {position}: the reader goes on at the start of the partition"
             )
             self._ended.discard(target)
         for batch in found.batches:
@@ -339,7 +339,7 @@ class RecordPrinter:
         try:
             self._commit_now(self._offsets)
         except StablelogError as failure:
-            what = f"committing the offsets of group {self._source.group}, which reads the last records again"
+            what = f"the offsets of group {self._source.group} were not committed, so it reads the last records again"
             fail_if_full(self._watch.bootstrap, what)
             if isinstance(failure, RefusedError) and not isinstance(failure, FencedError):
                 if failure.code in _NOT_A_MEMBER:

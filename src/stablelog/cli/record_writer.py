@@ -129,7 +129,8 @@ class RecordWriter:
 
     def send_before_input(self, wait: Callable[[float], bool]) -> None:
         """Send the buffered records before the command waits for more input (`waiting_input`). If no input comes for a
-        while, also wait for their acknowledgement, so that an error is reported soon.
+        while, also wait for their acknowledgement, so that an error is reported soon. `wait` waits for input for the
+        given number of seconds at most, and returns whether there is input.
         """
         if self._size:
             left_s = self._oldest_s + self._target.linger_s - time.monotonic()

@@ -293,6 +293,13 @@ def _describe_numbers(
 ) -> str:
     """Return the text before the question whether to add a record to a commit log, the log of a transaction
     coordinator: the reason, and the numbers of the record, at which the coordinator continues.
+
+    Args:
+        name: the name of the commit log's partition.
+        group: the transaction group of the coordinator: the topics whose commits have one order.
+        given: the numbers of commits and producer ids that the broker had assigned.
+        said: by transaction group, the last assigned numbers according to the group's commit log.
+        state: the content of the record.
     """
     last, known = given.sequence_end(group) - 1, said[group].sequence_end(group) - 1
     reserved_end = max(one.producer_ids_end for one in said.values())

@@ -229,7 +229,8 @@ def _garbage_cells(one: Garbage) -> Sequence[object]:
 
 
 def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePartition]:
-    """Return the partitions of these topics in the store; all partitions if no topics are given.
+    """Return the partitions of these topics in the store; all partitions if no topics are given. `prefix` is the prefix
+    of the store, under which the broker keeps all its objects.
 
     Raises:
         UnavailableError: the store is empty, or a topic is missing.
@@ -239,7 +240,7 @@ def _partitions(prefix: Prefix, topics: Sequence[str] | None) -> list[RemotePart
 
 def _topics(prefix: Prefix, topics: Sequence[str] | None) -> list[str]:
     """Check that the store has these topics, and return their names; the names of all topics in the store if none are
-    given.
+    given. `prefix` is the prefix of the store, under which the broker keeps all its objects.
 
     Raises:
         UnavailableError: the store is empty, or a topic is missing.

@@ -41,7 +41,9 @@ def verify(
         expected = expectations(disk, directory.parent if is_partition else directory)
     except DiskError as error:
         findings.append(
-            FileFinding(directory, f"its logs cannot be compared with its list of topics: {error}")
+            FileFinding(
+                directory, f"the logs of this directory cannot be compared with its list of topics: {error}"
+            )
         )
     with progress_of(len(partitions), as_json=as_json) as advance:
         for partition in partitions:

@@ -25,7 +25,8 @@ class WaitingInput(io.RawIOBase):
 
     Args:
         raw: the input, without a buffer.
-        before_input: called before each read.
+        before_input: called before each read. Its argument is a function that waits for input for the given number of
+            seconds at most, and returns whether there is input.
     """
 
     def __init__(self, raw: io.RawIOBase, before_input: BeforeInput) -> None:

@@ -69,7 +69,7 @@ class StoredPiece:
             which readers get whole transactions in the order of their commits).
         segments: if the piece is read in commit order, the segments that contain its batches, or whose commit indexes
             list its transactions; otherwise empty.
-        pins: the pins that keep the objects of the read from deletion; None if there are none.
+        pins: the pins of the read, objects in the store that keep its segments from deletion; None if there are none.
         group: the transaction group of the topic (topics whose commits have one order); empty for the default group.
     """
 

@@ -335,7 +335,7 @@ class Fetched:
         high_watermark: the first offset that is not durable.
         last_stable_offset: the first offset of the oldest open transaction, or the high watermark.
         start_offset: the first offset of the log; -1 if the broker does not send it.
-        error: the broker's error code for this partition.
+        error: the error code in the broker's response for this partition.
     """
 
     records: memoryview

@@ -134,7 +134,7 @@ class ColumnBuilder:
             topic, partition, _ = next(run for run in reversed(self._runs) if run[2] <= row)
             raise UsageError(
                 f"a record of {topic}-{partition} has a time outside of the range of Spark's timestamps: read without the "
-                "column timestamp, for example with a schema that does not name it"
+                "column `timestamp`, for example with a schema that does not name it"
             )
 
     def _buffer(self, name: str, size: int) -> int:

@@ -82,7 +82,7 @@ class Encoder:
         first_partition: int = 0,
     ) -> None:
         if not k.HEADER_SIZE < batch_bytes_max <= 1 << 30:
-            raise UsageError(f"batches of {batch_bytes_max} bytes are not possible: 62 to {1 << 30} is valid")
+            raise UsageError(f"a batch size of {batch_bytes_max} bytes is not valid: give 62 to {1 << 30}")
         self._codec = Codec[codec.upper()]
         self._batch_bytes_max = min(batch_bytes_max, message_bytes_max)
         self._message_bytes_max = message_bytes_max

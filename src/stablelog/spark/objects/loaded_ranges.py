@@ -17,8 +17,9 @@ THREAD_COUNT: Final = 4
 
 
 class LoadedRanges:
-    """Cache of byte ranges that downloads what is missing. Implements `tier.segment_bytes.Cache`. Unlike that of the
-    broker's cache, the method `get` waits for the store and never returns None.
+    """Cache of byte ranges that downloads what is missing. Implements `tier.segment_bytes.Cache`. Its method `get`
+    waits for the store and always returns the bytes; that of the broker's cache does not wait, and returns None for
+    bytes that are not loaded.
 
     Args:
         store: the object store.

@@ -105,8 +105,8 @@ class StoredCuts:
         if commit_sequence > last:
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"commit sequence {commit_sequence} is not resolved in {self._url}: the last one is {last}, because the "
-                f"store may lack later transactions of {behind[0]}-{behind[1]}",
+                f"{self._url} has no cut at commit sequence {commit_sequence} yet: its last cut is at {last}, because "
+                f"the store may lack later transactions of {behind[0]}-{behind[1]}",
             )
         if commit_sequence == RESOLVED:
             self._tell(last, max(ends.values()), behind)
@@ -140,8 +140,9 @@ class StoredCuts:
             (one, topic), (other, second) = list(groups.items())[:2]
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"{topic!r} belongs to {group_in_words(one)}, and {second!r} to {group_in_words(other)}: each group "
-                "numbers its own commits, so all topics of a cut must belong to one group",
+                f"the topics have no common cut, because {topic!r} belongs to {group_in_words(one)}, and {second!r} to "
+                f"{group_in_words(other)}: each group numbers its own commits, so all topics of a cut must belong to "
+                "one group",
             )
         return next(iter(groups))
 

@@ -82,8 +82,8 @@ class WholeBatches:
         start: the offset at which the part begins.
         end: the offset at which it ends.
         header_crc: CRC-32C over the headers of all batches before the part; 0 if it is unknown.
-        checks_offsets: whether the offsets of the batches must increase, and stay within the part. A proof of the
-            headers makes this check superfluous.
+        checks_offsets: whether the offsets of the batches must increase, and stay within the part. This check is
+            superfluous if the batch headers are compared with a CRC.
         check: is called with the bytes of whole batches, and a table with a row for each (`kernels.decode`); it may
             raise DamageError.
 
@@ -143,9 +143,9 @@ class WholeBatches:
         return not self._rest
 
     def _missing_size(self) -> int:
-        """Return how many bytes are missing of the batch that is not downloaded completely (`_rest`): first those of
-        its header, and then, when the header tells the size, those of the whole batch. Raises DamageError if the batch
-        is larger than the rest of the part.
+        """Return how many more bytes of the incomplete batch in `_rest` have to be downloaded: those up to the end of
+        its header if the header is incomplete, and otherwise those up to the end of the batch, whose size is in the
+        header. Raises DamageError if the batch is larger than the rest of the part.
         """
         if len(self._rest) < HEADER.size:
             return HEADER.size - len(self._rest)

@@ -56,7 +56,7 @@ class WrittenEnds:
         return WrittenEnds(epoch, {**self.offsets, **offsets})
 
     def lost_rows(self, cluster: BlockingCluster) -> dict[TopicPartition, int]:
-        """Return the partitions that have lost rows of the query, with the offset after which the rows are gone."""
+        """Return the partitions that have lost rows of the query, each with the offset from which on they are gone."""
         found = {}
         for place, end in self.offsets.items():
             try:

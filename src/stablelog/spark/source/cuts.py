@@ -192,7 +192,7 @@ class Cuts:
             if bound.commit_sequence > latest.stream_cut.commit_sequence:
                 raise UsageError(
                     f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is "
-                    f"resolved is {latest.stream_cut.commit_sequence}; there is no later one whose markers are all durable"
+                    f"resolved is {latest.stream_cut.commit_sequence}, and later ones lack durable markers"
                 )
             found = self.cut_at(bound.commit_sequence)
         else:

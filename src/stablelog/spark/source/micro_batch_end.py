@@ -129,8 +129,9 @@ def _sequence_of(step: _Step) -> int:
 
 def _steps(wanted: Readable, commits: Iterable[Commit]) -> Iterator[_Step]:
     """Yield the steps of a partition, in the order in which they have to be read. A step is a transaction with the runs
-    (records outside transactions) before it. Empty batches, with which a restore of the broker fills offsets whose
-    records are lost, are listed as a run of records, but are not counted.
+    (records outside transactions) before it. The last step has only the runs after the last transaction. A restore of
+    the broker fills the offsets of lost records with empty batches. The broker lists such batches like records outside
+    transactions, but they do not count for the limits of the micro-batch, because `wanted` excludes their offsets.
     """
     runs: list[tuple[int, int]] = []
     count = 0

@@ -294,8 +294,8 @@ def _ends_past(
     if past and log_.may_lag:
         place = min(past)
         raise UsageError(
-            f"{option}: the last cut of the store is at offset {latest[place]} of {partition_name(place)}, and the option names a later "
-            "offset. Run the query when the store has it, or give kafka.bootstrap.servers"
+            f"{option} names an offset after the last cut of the store, which is at offset {latest[place]} of "
+            f"{partition_name(place)}. Run the query when the store has it, or give kafka.bootstrap.servers"
         )
     return {place: latest[place] for place in past}
 

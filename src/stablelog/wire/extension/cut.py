@@ -40,7 +40,8 @@ class DescribeCutRequest(ExtensionRequest):
         group: the transaction group, the topics whose commits have one order; empty for the default group. Null: the
             group that the topics belong to.
         commit_sequence: R, the commit sequence up to which the cut contains the transactions. -1 asks for the greatest
-            R that is possible now: the last commit of which the markers, and those of all earlier commits, are durable.
+            R that is possible now: the number of the last commit whose own markers, and those of all earlier commits,
+            are durable.
         topics: commit-ordered topics (readers get their transactions in the order of their commits), all of one
             transaction group.
     """
@@ -60,8 +61,8 @@ class CutPartition(Nested):
         offset: the offset after the last record of these transactions, in the order of the commits.
         removed_commit_sequence: the greatest commit sequence of a transaction that may have lost records; -1 for none,
             -2 if that is unknown.
-        torn_commit_sequence: the greatest commit sequence of a torn transaction: retention has removed its beginning,
-            so it can no longer be read in commit order, although earlier positions may be left; -1 for none.
+        torn_commit_sequence: the greatest commit sequence of a torn transaction, one whose beginning retention has
+            removed: readers in commit order can no longer read it as a whole. -1 for none.
     """
 
     partition_index: i32 = field(metadata=INT32)
@@ -104,7 +105,8 @@ class DescribeCutResponse(ExtensionResponse):
         error_message: the error as text; null without an error.
         group: the transaction group of the commit sequences; empty for the default group, and after an error.
         commit_sequence: R: the offsets include the commits up to this commit sequence, and no later ones.
-        last_commit_sequence: the commit sequence of the last decided commit.
+        last_commit_sequence: the commit sequence of the last commit that the coordinator has decided; its markers
+            may not be written yet.
         holders: the markers of commits after R that are not durable yet.
     """
 

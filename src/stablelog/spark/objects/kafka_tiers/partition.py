@@ -181,8 +181,8 @@ class KafkaPartition(TieredPartition):
                 table = decode_snapshot(bytes(load_index(self._store, segment, IndexKind.SNAPSHOT)), 0)
         except DamageError as error:
             raise DamageError(
-                f"{url}: {error}. It tells which transactions are open at offset {segment.end_offset}: restore it, or read "
-                "with isolation=read_uncommitted"
+                f"{url}: {error}. This producer snapshot says which transactions are open at offset "
+                f"{segment.end_offset}: restore it, or read with isolation=read_uncommitted"
             ) from error
         known = max((batch.last_offset for one in table for batch in one.batches), default=-1)
         if known >= segment.end_offset:
@@ -235,7 +235,8 @@ class KafkaPartition(TieredPartition):
             one >= other for one, other in itertools.pairwise([segment.base_offset - 1, *markers])
         ):
             raise DamageError(
-                f"{url} is no transaction index of the segment {segment.base_offset}: restore it"
+                f"{url} is not the transaction index of the segment with base offset {segment.base_offset}: restore "
+                "the object"
             )
         count = bisect_left(markers, segment.end_offset)
         return entries if count == len(markers) else TransactionIndex(content[: count * ENTRY.size])

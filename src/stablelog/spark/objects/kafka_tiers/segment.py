@@ -45,8 +45,9 @@ class KafkaSegment(RemoteSegment):
         return self.log_object
 
     def index_place(self, partition: RemotePartition, kind: IndexKind) -> ObjectRange | None:
-        """Return the place of an index of this segment, the object and the byte range in which it is stored; None if
-        the index is missing or empty.
+        """Return where an index of this segment is stored: the object, and the byte range in it. Return None if the
+        segment has no such index, or an empty one. `kind` says which index, such as the offset index; `partition` is
+        the partition of the segment.
         """
         place = dict(self.indexes).get(kind)
         return place if place is not None and place.size else None

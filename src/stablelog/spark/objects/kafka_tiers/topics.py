@@ -126,6 +126,6 @@ class KafkaTopics:
             key = dict(segment.indexes)[IndexKind.LEADER_EPOCHS].key
             raise DamageError(
                 f"{self.store.url}/{key}: {error}. Its segment overlaps others, and only leader epochs tell which batches "
-                "are a part of the log: restore it"
+                "are a part of the log: restore this object"
             ) from error
         return epochs
