@@ -150,7 +150,9 @@ def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
 
 
 def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, size_max: int) -> bytes:
-    """Decompress into a buffer, and try again with larger buffers up to `size_max` bytes while the data does not fit."""
+    """Decompress into a buffer, and try again with larger buffers up to `size_max` bytes while the data does not fit.
+    `unpack` decompresses the bytes into the buffer, and returns the size of the result.
+    """
     size = min(max(len(packed) * FIRST_RATIO, 4096), size_max)
     while True:
         target = bytearray(size)  # size_max bytes at most

@@ -89,7 +89,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
         What the proof has learnt about the records, as `prove` returns it.
 
     Raises:
-        DamageError: the records are not well-formed: see `prove`.
+        DamageError: the bytes are not `count` records with the offset deltas 0, 1, 2 and so on.
     """
     keyless, time_size = NO_RECORD, 1
     number = at = 0

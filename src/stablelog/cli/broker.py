@@ -133,7 +133,8 @@ class CommandBroker:
         kind: client_settings.Kind = "",
     ) -> "CommandBroker":
         """Make the broker from the options of a command. Options that are None come from the profile. From now on, the
-        whole process uses the security settings of these options (`cli.login`).
+        whole process uses the security settings of these options (`cli.login`). `words` has the settings of the option
+        `-X`; `kind` is "produce", "consume" or "", and says which of them have an effect on the command.
 
         Raises:
             UsageError: the profile does not exist, or lacks the address that no option gives; or a security setting is
@@ -178,7 +179,9 @@ class CommandBroker:
         """Wait until a broker responds, and return the administration of its cluster. `close` closes the connections.
 
         Raises:
-            NoBrokerError, AuthenticationError, UsageError: the errors of `reach`.
+            NoBrokerError: no address answers within the timeout.
+            AuthenticationError: a broker and the command do not accept each other.
+            UsageError: an address is not valid, or a key or a certificate cannot be used.
         """
         self.reach()
         # Imported here to keep the help of commands fast.
@@ -193,7 +196,9 @@ class CommandBroker:
         """Wait until a broker responds, and return a new cluster object, which the caller closes.
 
         Raises:
-            NoBrokerError, AuthenticationError, UsageError: the errors of `reach`.
+            NoBrokerError: no address answers within the timeout.
+            AuthenticationError: a broker and the command do not accept each other.
+            UsageError: an address is not valid, or a key or a certificate cannot be used.
         """
         bootstrap = self.reach()
         from stablelog.client.blocking.cluster import BlockingCluster

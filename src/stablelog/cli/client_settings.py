@@ -182,7 +182,8 @@ def read_settings(kind: Kind, profile: Mapping[str, str], words: Sequence[str]) 
 def _is_security(where: str, name: str) -> bool:
     """Return True if a setting has to be read as a security setting, and False if it is one of the settings of this
     module. A setting with an unknown name counts as a security setting if it begins like one, for example with `ssl.`:
-    the reader of security settings then refuses it with a message that suits.
+    the reader of security settings then refuses it with a message that suits. `where` says in messages where the
+    setting is from.
 
     Raises:
         UsageError: the name is unknown or is one of librdkafka's, or the setting has an option of its own.

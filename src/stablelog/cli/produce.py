@@ -300,6 +300,13 @@ def _write(
 ) -> tuple[int, int]:
     """Write all records: in one transaction, in transactions of `batch` records, or without a transaction.
 
+    Args:
+        target: the topic, the producer and the transactional id; without such an id there is no transaction.
+        calls: the context for calls of the producer, which reports errors.
+        writer: sends the records.
+        records: returns the records of the input. Its argument is called before the command waits for more input.
+        batch: the number of records of a transaction; None for one transaction with all records.
+
     Returns:
         The number of records that were written, and the number of transactions in which they were written, which is 0
         without transactions.

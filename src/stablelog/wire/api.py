@@ -100,8 +100,8 @@ class Api:
         is_long_poll: the broker may hold the response back until other clients have sent requests (a fetch waits for
             new records), at most for the timeout that the request contains.
         is_heavy: a request takes much processor time. A connection runs only one heavy request at a time. This delays
-            no response, because the responses are sent in the order of the requests. Only for APIs that change nothing,
-            because later requests may overtake a request that waits for its turn.
+            no response, because the responses are sent in the order of the requests. Later requests of other APIs may
+            run while a heavy request waits for its turn, so only an API that changes nothing may be heavy.
         is_appending: the handler itself acquires `Connection.appending`, the lock that keeps the order of a
             connection's appends, before its first await. If False, the router acquires this lock.
         is_alone: the router holds `Connection.appending` (see `is_appending`) until the handler returns, because the

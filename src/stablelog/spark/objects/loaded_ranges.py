@@ -61,7 +61,9 @@ class LoadedRanges:
         return wanted in self._loaded or wanted in self._coming
 
     def load_all(self, ranges: Sequence[ObjectRange]) -> None:
-        """Load ranges that are not loaded yet, several at a time. Raises the errors of `get`."""
+        """Load ranges that are not loaded yet, several at a time. Raises ObjectMissingError, StoreError and
+        DamageError.
+        """
         missing = [wanted for wanted in ranges if not self.has(wanted)]
         for wanted, content in zip(missing, map_parallel(self._load, missing), strict=True):
             self._keep(wanted, content)

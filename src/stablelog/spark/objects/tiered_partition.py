@@ -239,7 +239,8 @@ class TieredPartition:
 
     def span(self, start: int, end: int, topic_id: str = "") -> ObjectSpan:
         """Return a range of offsets (in a commit-ordered topic, of positions in the order of the commits) as a span: a
-        range that can be divided between tasks. Raises the errors of `segments_between`.
+        range that can be divided between tasks. Raises UnavailableError if the store ends before the range, and
+        DamageError if it lacks a segment of the range.
         """
         kind = CommitSpan if self.is_in_commit_order else ObjectSpan
         segments = self.segments_between(start, end)

@@ -50,7 +50,7 @@ def prove_segment(descriptor: int, extent: FileExtent) -> None:
 
 def _name_damage(extent: FileExtent, inode: int) -> None:
     """Raise an error that names the damaged batch of a log file. To find the batch, the check of the file is repeated
-    with the broker's code, which is slower. `inode` is that of the checked file.
+    with the broker's code, which is slower. `inode` is the inode of the checked file.
     """
     assert extent.proof is not None
     prove_file(extent.path, inode, extent.proof)

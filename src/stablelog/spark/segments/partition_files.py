@@ -331,7 +331,7 @@ class PartitionFiles:
 
     def batches(self, start: int, end: int) -> Iterator[tuple[BatchHeader, Callable[[], bytes]]]:
         """Yield the header of each batch with some of the offsets [start, end), and a function that reads the batch.
-        Raises the errors of `span`.
+        Raises GoneError, UnavailableError and DamageError.
         """
         for part in self.span(start, end).parts:
             for position, header in part.segment.walk(part.position):
@@ -394,7 +394,7 @@ class PartitionFiles:
 
     def scan_end(self) -> tuple[int, int]:
         """Find the end of the log for a read without a broker. Return a pair: the log end offset and the last stable
-        offset. Raises the errors of `scanned_end`.
+        offset. Raises GoneError if a file was removed, and DamageError if one is damaged.
         """
         end_offset, stable_offset, self._scanned = scanned_end(self.directory, self.segments)
         return end_offset, stable_offset

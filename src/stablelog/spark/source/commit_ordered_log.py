@@ -43,7 +43,7 @@ class CommitOrderedLog(Protocol):
 
     def group(self, topic: str) -> str:
         """Return the name of the transaction group (the topics whose commits have one order) to which a topic belongs.
-        Raises RefusedError as `cut` does.
+        Raises RefusedError if the topic does not exist, or is not commit-ordered.
         """
 
     def commits(

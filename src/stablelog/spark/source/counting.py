@@ -286,7 +286,8 @@ def _limit_part(
     files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool
 ) -> int:
     """Return the offset up to which the records of one readable part of a range fit into the budget, and subtract them
-    from it. The arguments are those of `_limit`, which does this for all parts of the range.
+    from it. `budget` says how many records and bytes may still be read. If the reader is read-committed (`committed`),
+    aborted records are not counted. If `is_stuck`, the first batch is taken even if it is larger than the budget.
     """
     aborted = Aborted.from_txns(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
     end = wanted.start

@@ -163,8 +163,9 @@ def _after_deletion(
 def _listed_rest(
     options: ReadOptions, store: ObjectStore, rest: Piece, missing: ObjectMissingError
 ) -> list[Piece]:
-    """List the store, and return the parts of `rest` that it still has, as `_after_deletion` does. Raises
-    SegmentDeletedError if another segment was deleted since the listing, so that the store must be listed again.
+    """List the store, after an object was found to be deleted. Return the parts of `rest`, the unread rest of a task's
+    range, that the store still has, and report the records that are gone. Raises SegmentDeletedError if another segment
+    was deleted since the listing, so that the store must be listed again.
     """
     assert rest.stored is not None
     partition = rest.stored.partition

@@ -51,8 +51,8 @@ def report_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
 
 
 def check_losses(options: ReadOptions, ranges: Iterable[Readable]) -> None:
-    """Raise DataLossError as `report_losses` does, but log no warning. Use this for ranges that are only measured; the
-    warning is logged later, when their tasks are planned.
+    """Raise DataLossError if the reader misses records and failOnDataLoss is true. If it is false, do nothing, and log
+    no warning. Use this for ranges that are only measured; the warning is logged later, when their tasks are planned.
     """
     if options.fail_on_data_loss:
         report_losses(options, ranges)
@@ -69,7 +69,7 @@ def batch_parts(
     options: ReadOptions, log_: Log, ranges: Sequence[Range], topic_ids: Mapping[str, str]
 ) -> list[Range]:
     """Return those parts of a batch's ranges that can be read, and report the records that the reader misses. Raises
-    the errors of `report_losses`.
+    DataLossError if the reader misses records and failOnDataLoss is true.
     """
     found = readable_ranges(log_, ranges, topic_ids)
     report_losses(options, found)

@@ -156,7 +156,11 @@ class CommitJointResponse(ExtensionResponse):
     Attributes:
         error_message: the error as text, with the name of the child if a child cannot be committed; null without an
             error.
-        commit_sequence, committed_run, digest: as in BeginJointResponse.
+        commit_sequence: the number of the commit in its transaction group; -1 if it is not the last one of the key.
+        committed_run: the start of the writer that has made the commit; null if the commit is not the last one of the
+            key, or was made without a run.
+        digest: the description of the commit's content that its writer has given; null if the commit is not the last
+            one of the key, or has no digest.
         already: whether this version of the key, or a later one, was committed before. The children of the request are
             then not part of that commit, unless the request is a repetition.
     """
@@ -199,7 +203,9 @@ class AbortJointResponse(ExtensionResponse):
 
     Attributes:
         error_message: the error as text; null without an error.
-        committed, commit_sequence: as in BeginJointResponse.
+        committed: whether this version of the key, or a later one, is committed already.
+        commit_sequence: the number of this version's commit in its transaction group; -1 if the version is not
+            committed, or is not the last committed one.
     """
 
     __api_key__: ClassVar = i16(ApiKey.ABORT_JOINT)

@@ -188,7 +188,8 @@ class ClientFinal(NamedTuple):
 
     Attributes:
         unproven: the message without the proof.
-        channel: the channel binding; the GS2 header of client-first, since there is no channel binding.
+        channel: the field for the channel binding. It contains only the GS2 header of client-first, because channel
+            binding is not supported.
         nonce: the client's nonce, followed by the server's.
         proof: the proof that the client knows the password.
     """

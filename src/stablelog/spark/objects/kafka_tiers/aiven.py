@@ -83,8 +83,8 @@ def _numbers(store: ObjectStore, directory: str) -> list[int]:
 
 
 def _refusal(place: str, manifest: dict[str, Any]) -> str:
-    """Return the reason why Spark cannot read a segment: the plugin has compressed or encrypted it. The result is
-    empty if Spark can read the segment.
+    """Return the reason why Spark cannot read a segment: the plugin has compressed or encrypted it. The result is empty
+    if Spark can read the segment. `place` is the URL of the manifest, with which the text begins.
     """
     changes = {"compression": manifest["compression"], "encryption": _is_encrypted(manifest)}
     if not any(changes.values()):

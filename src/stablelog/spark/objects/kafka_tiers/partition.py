@@ -194,7 +194,8 @@ class KafkaPartition(TieredPartition):
 
     def segments_between(self, start: int, end: int) -> list[RemoteSegment]:
         """Return the segments with offsets in a range, with cut points: positions at which their log files can be
-        divided. Raises the errors of the base class, and StoreError.
+        divided. Raises UnavailableError if the store does not answer or ends before the range, and DamageError if
+        segments of the range are missing or a file is damaged.
         """
         found = [one for one in super().segments_between(start, end) if isinstance(one, KafkaSegment)]
         large = [
