@@ -41,7 +41,7 @@ class CommitColumns:
             COUNT_MAX of them, or all if there are fewer.
         group: the transaction group of the topic: the topics whose commits have one order.
         piece: the range of offsets that is read.
-        names: the wanted columns, in order.
+        names: the names of the wanted columns, in the order in which the result has them.
     """
 
     def __init__(

@@ -18,9 +18,9 @@ PART_SIZE: Final = 10 << 20  # A part of this size or less is loaded as one rang
 
 
 def downloaded(store: ObjectStore, parts: Sequence[ObjectRange]) -> Iterator[tuple[int, Buffer]]:
-    """Download parts of objects, and yield their bytes in order. A part of more than PART_SIZE is downloaded in ranges
-    of RANGE_SIZE bytes. At most COUNT_AT_ONCE ranges are in memory: those that are being downloaded, and the one that
-    the caller processes.
+    """Download parts of objects, and yield their bytes, part after part, each from its first byte to its last. A part
+    of more than PART_SIZE is downloaded in ranges of RANGE_SIZE bytes. At most COUNT_AT_ONCE ranges are in memory:
+    those that are being downloaded, and the one that the caller processes.
 
     Yields:
         The number of a part, and its next bytes.

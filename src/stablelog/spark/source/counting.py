@@ -218,7 +218,7 @@ def files_limited(
     files: Mapping[Readable, PartitionFiles], count_max: int | None, size_max: int | None, *, committed: bool
 ) -> dict[Readable, int]:
     """Return an end offset for each range, so that all ranges together stay within a limit of records and bytes. At
-    least one batch is within the ends, even if it is larger than the limit, so that the reader makes progress.
+    least one batch is before an end offset, even if it is larger than the limit, so that the reader makes progress.
 
     Each range gets a share of the limit. If a range does not use its share, the other ranges get the rest. Markers,
     aborted records and gaps between offsets are not counted.

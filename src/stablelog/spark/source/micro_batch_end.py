@@ -79,7 +79,7 @@ def micro_batch_end(
         commits: by partition, the transactions from the range's start on, in the order of their offsets. Adjacent
             records outside transactions are listed as one, with commit sequence -1. The iterables request them from the
             broker on demand.
-        commit_sequence: the number of the last commit before the ends of the ranges.
+        commit_sequence: the number of the last commit before the last cut, which is the end of all ranges.
         limits: the limits of the micro-batch.
     """
     ranges = list(ranges)

@@ -38,9 +38,9 @@ REFRESH_S: Final = 30.0  # A manifest that does not have a range is read again a
 class TieredLog(SharedLog):
     """The log of brokers with tiered storage.
 
-    The brokers report the ends of the partitions, and the offsets that they have on their local disks. Earlier offsets
-    are read from the store. A micro-batch at the end of the log therefore sends no request to the store. As long as the
-    store has no object, the brokers serve all records.
+    The brokers report the end offset of each partition, and the first offset that they have on their local disks.
+    Earlier offsets are read from the store. A micro-batch at the end of the log therefore sends no request to the
+    store. As long as the store has no object, the brokers serve all records.
     """
 
     def __init__(self, options: ReadOptions) -> None:

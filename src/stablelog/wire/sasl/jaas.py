@@ -70,17 +70,19 @@ def parse_jaas(text: str) -> Jaas:
     texts, signs = [word for word, _ in words], [word if is_sign else "" for word, is_sign in words]
     end = len(words) - 1
     if end < 2 or signs[end] != ";" or ";" in signs[:end] or any(signs[:2]):
-        raise ValueError("write one login module, a flag, its options and a semicolon at the end")
+        raise ValueError(
+            "the text is not one login module: write its class name, a flag, its options and a semicolon at the end"
+        )
     if texts[1].lower() not in FLAGS:
         raise ValueError(f"the flag after the login module must be one of {', '.join(FLAGS)}")
     if signs[2:end] != ["", "=", ""] * ((end - 2) // 3):
-        raise ValueError('an option must have the form name="value"')
+        raise ValueError('an option of the login module is not written as name="value"')
     rest = texts[2:end]
     names, values = rest[0::3], rest[2::3]
     if len(set(names)) != len(names):
         raise ValueError(f"option {next(name for name in names if names.count(name) > 1)} is given twice")
     if "" in (name.removeprefix(USER_PREFIX) for name in names):
-        raise ValueError(f"after {USER_PREFIX} comes the name of a user")
+        raise ValueError(f"the name of an option ends after {USER_PREFIX!r}: write the name of a user there")
     if any(not value for name, value in zip(names, values, strict=True) if name.startswith(USER_PREFIX)):
         raise ValueError("the password of a user is empty")
     return Jaas(texts[0].rpartition(".")[2], MappingProxyType(dict(zip(names, values, strict=True))))
