@@ -50,7 +50,7 @@ _LAST: Final = bytes(range(0x80))
 
 
 class Proven(NamedTuple):
-    """What the proof has learnt about the records of a batch.
+    """What the proof, the check of every record of a batch, has learnt about the records.
 
     Attributes:
         keyless: the number of the first record without a key; NO_RECORD if each record has one.
@@ -80,7 +80,8 @@ def prove(data: bytes, count: int) -> Proven:
 
 
 def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
-    """Prove the records as `prove` does, but in steps, so that the caller can serve other requests between two of them.
+    """Prove the records of a batch, that is, check that they are well-formed, as `prove` does, but in steps, so that
+    the caller can serve other requests between two steps.
 
     Yields:
         None after each step, which takes about a millisecond.
@@ -145,7 +146,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
 
 def time_deltas(data: bytes) -> Iterator[int]:
     """Yield the timestamp delta of each record of a batch. `data` has the decompressed records, which `prove` has
-    accepted before.
+    checked and accepted before.
     """
     at, end = 0, len(data)
     while at < end:
@@ -256,9 +257,9 @@ def _pass_headers(data: bytes, at: int, count: int) -> int:
 def _after_headers(
     data: bytes, at: int, head: RecordFields, count: int, number: int, places: list[int]
 ) -> int:
-    """Prove `count` headers of a record, which begin at `at`, and return the position after them. If the record has few
-    headers, also append the positions of their lengths to `places`, so that `_run_length` can compare later records
-    with this one.
+    """Prove `count` headers of a record, which begin at `at`: check that they are valid. Return the position after
+    them. If the record has few headers, also append the positions of their lengths to `places`, so that `_run_length`
+    can compare later records with this one.
 
     Args:
         data: the decompressed records of the batch.
@@ -283,8 +284,9 @@ def _after_headers(
 
 
 def _run_length(data: bytes, number: int, count: int, head: RecordFields, header_places: list[int]) -> int:
-    """Return how many records from record `number` on are proven by comparison with it, because they have the same size
-    and the same structure. Record `number` itself is counted, so the result is at least 1.
+    """Return how many records from record `number` on are proven (known to be well-formed) by a comparison with this
+    record alone, because they have the same size and the same structure. Record `number` itself is counted, so the
+    result is at least 1.
 
     Args:
         data: the decompressed records of the batch.

@@ -1,6 +1,6 @@
 """Codec for the records of a batch.
 
-Only coordinators, topic compaction and tools need the content of batches. The log proves the records of a batch without
+Only coordinators, topic compaction and tools need the content of batches. The log checks the records of a batch without
 decoding them (`batch.proof`), and serves batches as they are.
 
 Format: docs/formats.md, "Record".

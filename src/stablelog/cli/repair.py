@@ -80,7 +80,7 @@ def _repair_directory(directory: Path, *, yes: bool, at_first_damage: bool) -> d
     Args:
         directory: the directory of a partition, or a data directory.
         yes: whether to write without a question.
-        at_first_damage: whether to cut the log at its first damage, even if a start accepts this damage.
+        at_first_damage: whether to cut (truncate) the log at its first damage, even if a start accepts this damage.
     """
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())

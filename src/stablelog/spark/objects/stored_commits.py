@@ -124,8 +124,8 @@ class StoredCuts:
 
     def group(self, partitions: Collection[TieredPartition]) -> str:
         """Return the name of the transaction group (topics whose commits have one order) to which the topics of some
-        partitions belong. Raises RefusedError if a topic is not commit-ordered, or if the topics belong to several
-        groups.
+        partitions belong. Raises RefusedError if the topics belong to several groups, or if one is not commit-ordered:
+        then it has no order of commits.
         """
         groups: dict[str, str] = {}
         for stored in partitions:

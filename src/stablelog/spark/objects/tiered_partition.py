@@ -356,8 +356,8 @@ class TieredPartition:
 
     def at_time(self, timestamp_ms: int) -> int | None:
         """Return the offset of the first record with this timestamp or a later one; None if there is none. The record
-        may be after `end_offset`. In a commit-ordered topic, return the position of the first transaction that was
-        committed at such a time.
+        may be after `end_offset`. In a commit-ordered topic, whose readers get transactions in the order of their
+        commits, return the position in this order of the first transaction that was committed at such a time.
         """
         # What a lookup loads is not needed again.
         remote = remote_log(self._store, self.partition, self.manifest, LoadedRanges(self._store))

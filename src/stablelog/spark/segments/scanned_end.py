@@ -55,9 +55,10 @@ def scanned_end(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int
 
 
 def _known_point(directory: Path, segments: ReaderRows[SegmentFile]) -> tuple[int, Producers]:
-    """Find the last snapshot (of the producer state) or summary (of a sealed segment), which records the transactions
-    that were open at its offset. Return a pair: its offset, from which on the caller has to read the batch headers, and
-    the state of the producers at this offset.
+    """Find the last snapshot (a file with the producer state) or summary (a small file with the sizes and the state of
+    a sealed segment). Both record the transactions that were open at their offset. Return a pair: the offset of the
+    file that was found, from which on the caller has to read the batch headers, and the state of the producers at this
+    offset.
     """
     last, first_offset = segments[-1], segments[0].base_offset
     for offset in reversed(snapshot_offsets(os.listdir(directory))):

@@ -87,7 +87,8 @@ class SegmentFile:
     @property
     def stable_offset(self) -> int | None:
         """The first offset of the oldest transaction that was open at the end of the segment. All transactions that
-        began before this offset have ended by the end of the segment. None if no summary says so.
+        began before this offset have ended by the end of the segment. None if the segment has no summary (a small file
+        with its sizes, checksums and this offset).
         """
         return None if self.summary is None else self.summary.stable_offset
 
@@ -108,8 +109,8 @@ class SegmentFile:
     @property
     def time_index(self) -> TimeIndex:
         """The time index of the segment. Before it is read, all batch headers of the segment are checked (`prove`). The
-        result is empty if the segment has no summary with the CRC of the time index, because the index then cannot be
-        checked.
+        result is empty if the segment has no summary (a small file with its checksums) or the summary has no CRC of the
+        time index, because the index then cannot be checked.
         """
         self.prove()
         content = b"" if self.summary is None else read_or_nothing(self.beside(TIMEINDEX))
@@ -285,8 +286,9 @@ def open_file(path: Path | str) -> int:
 
 
 def prove_file(path: str, inode: int, proof: tuple[int, int]) -> None:
-    """Check the batch headers of a log file against `proof`: the size of the file and the CRC over its headers, from
-    the segment's summary. `inode` is that of the file when it was listed.
+    """Check the batch headers of a log file against `proof`, two numbers from the segment's summary (a small file with
+    its sizes and checksums): the size of the log file, and the CRC over its headers. `inode` is the inode of the log
+    file when it was listed.
 
     Raises:
         GoneError: the file was removed or replaced.

@@ -52,7 +52,8 @@ class JointWrite:
 
 
 def application_key(app_id: str, topic: str | None) -> str:
-    """Return the key of the joint commits of a job's batch writes to one target. As in Delta Lake, a `txnVersion` counts
+    """Return the key of the joint commits of a job's batch writes to one target: a name under which they are numbered.
+    (A joint commit commits the transactions of all tasks of a write together.) As in Delta Lake, a `txnVersion` counts
     for one `txnAppId` and one target: the same job may write the same version to several topics.
 
     Args:

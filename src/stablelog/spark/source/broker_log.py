@@ -154,7 +154,8 @@ class BrokerLog(EstimatedLog):
 
     def _may_be_held(self, topic: str) -> bool:
         """Return whether an open transaction in a topic may hold the reader back from later records. This cannot happen
-        in a commit-ordered topic, in which a record gets its offset for readers only when its transaction is committed.
+        in a commit-ordered topic, whose readers get transactions in the order of their commits: there, a record gets
+        its offset for readers only when its transaction is committed.
         """
         if self._options.isolation == "read_uncommitted":
             return False
@@ -213,8 +214,9 @@ class BrokerLog(EstimatedLog):
         return known[2]
 
     def cut(self, topics: Collection[str], commit_sequence: int) -> Cut:
-        """Return a cut of commit-ordered topics: for each partition the offset that divides the commits up to a commit
-        sequence (the number of a commit) from the later ones.
+        """Return a cut of commit-ordered topics, whose readers get transactions in the order of their commits: for each
+        partition the offset that divides the commits up to a commit sequence (the number of a commit) from the later
+        ones.
         """
         return describe_cut(self.cluster, sorted(topics), commit_sequence)
 

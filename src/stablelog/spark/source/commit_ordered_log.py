@@ -43,7 +43,8 @@ class CommitOrderedLog(Protocol):
 
     def group(self, topic: str) -> str:
         """Return the name of the transaction group (the topics whose commits have one order) to which a topic belongs.
-        Raises RefusedError if the topic does not exist, or is not commit-ordered.
+        Raises RefusedError if the topic does not exist, or is not commit-ordered, so that its readers do not get
+        transactions in the order of their commits.
         """
 
     def commits(
@@ -75,7 +76,8 @@ def group_of(log: Log, topic: str) -> str:
     empty for the default group.
 
     Raises:
-        UsageError: the topic is not commit-ordered, so the read cannot have the columns of commits.
+        UsageError: the topic is not commit-ordered: its readers do not get transactions in the order of their commits.
+            The read cannot have the columns of commits, such as `commitSequence`.
     """
     try:
         return commit_ordered(log).group(topic)

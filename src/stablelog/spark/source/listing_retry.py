@@ -1,8 +1,8 @@
 """Retry of a plan after Apache Kafka has deleted a segment that the listing of the store names.
 
-Kafka does not know the pins by which a stablelog reader keeps segments from deletion, so it may delete any segment
-between the listing and the plan. A new listing no longer contains the segment, and the new plan reports its records as
-lost, unless a broker reports that the log begins later.
+Kafka does not know the pins, objects by which a stablelog reader keeps segments from deletion, so it may delete any
+segment between the listing and the plan. A new listing no longer contains the segment, and the new plan reports its
+records as lost, unless a broker reports that the log begins later.
 """
 
 from collections.abc import Callable

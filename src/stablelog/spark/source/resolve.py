@@ -57,8 +57,8 @@ class Log(Protocol):
     def log_ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log end of each partition, below which offsets are assigned.
 
-        In a commit-ordered topic it is the visible end if the reader is read-committed, because a record gets its
-        offset for such readers only with its commit.
+        In a commit-ordered topic, whose readers get transactions in the order of their commits, it is the visible end
+        if the reader is read-committed: a record gets its offset for such readers only with its commit.
         """
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -234,7 +234,8 @@ def resolve_bound(
     """Convert the start or the end of a read, as an option gives it, into an offset of each partition. Check that the
     offsets are in the log.
 
-    The offset may be after the visible end. A stream then waits there, and a batch reads up to the visible end.
+    The offset may be after the visible end, the end for a reader with the isolation level of the read. A stream then
+    waits there, and a batch reads up to the visible end.
 
     Raises:
         UsageError: the bound names other partitions than the read has.
@@ -282,9 +283,9 @@ def _ends_past(
     option: str,
     past: Collection[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Return the log end of each partition in `past`: the partitions in which the bound of the read is after the
-    visible end. If the option cut is set, the offset at the last cut (the last position between two commits, in all
-    partitions) takes the place of the log end.
+    """Return the log end of each partition in `past`: the partitions in which the bound of the read (its start or its
+    end) is after the visible end, the end for a reader with its isolation level. If the option cut is set, the offset
+    at the last cut (the last position between two commits, in all partitions) takes the place of the log end.
 
     Raises:
         UsageError: the last cut of the store is before the bound, so it is unknown whether the bound is a cut.
@@ -374,8 +375,8 @@ def stream_end(
 ) -> StreamOffsets:
     """Return the offsets up to which a stream can read now. Check that the log still contains the stream's position.
 
-    A position between the visible end and the log end stays: the stream waits. With failOnDataLoss=false, a position
-    past the log end moves back to the log end.
+    A position between the visible end (the end for a reader with the isolation level of the read) and the log end
+    stays: the stream waits. With failOnDataLoss=false, a position past the log end moves back to the log end.
 
     Args:
         options: the options of the read.

@@ -83,8 +83,8 @@ class CutTopic(Nested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutHolder(Nested):
-    """A commit marker that is not durable yet and therefore holds back the cuts: until it is durable, no response to
-    DescribeCut includes this commit or a later one.
+    """A commit marker that is not durable yet and therefore holds back the cuts, the positions between two commits in
+    all partitions: until the marker is durable, no response to DescribeCut includes this commit or a later one.
 
     Attributes:
         transactional_id: the id of the transaction; empty if the broker does not know the id any more.

@@ -18,8 +18,9 @@ _NAME: Final = re.compile(NAME_PATTERN)
 
 
 def group_of(transactional_id: str) -> str:
-    """Return the name of the transaction group of a transactional id: the part before the first slash; empty, the
-    default group, if no valid name stands there.
+    """Return the name of the transaction group (topics and producers whose commits have one order) to which a
+    transactional id belongs: the part of the id before the first slash. If no valid name stands there, return the empty
+    name of the default group.
     """
     found = _OF_ID.match(transactional_id)
     return found[1] if found else DEFAULT_GROUP

@@ -98,8 +98,8 @@ def _is_encrypted(manifest: dict[str, Any]) -> bool:
 
 
 def _check_names(upload: Upload, metadata: dict[str, Any]) -> None:
-    """Check that the content of a segment's manifest (`metadata`) names the same segment as its key (`upload`). Raises
-    ValueError if it names another one.
+    """Check that a manifest of Aiven's plugin, the JSON object that describes a segment, names in its content
+    (`metadata`) the same segment as in its key (`upload`). Raises ValueError if it names another one.
     """
     partition, named = upload.partition, metadata["remoteLogSegmentId"]["topicIdPartition"]
     found = (
