@@ -333,7 +333,7 @@ def _run_length(data: bytes, number: int, count: int, head: RecordFields, header
 
 def _delta_columns(number: int, head: RecordFields) -> tuple[bytes, ...]:
     """Return the bytes that the offset deltas of the records from `number` on must have, so that many records can be
-    compared at once.
+    compared at once. `head` has the positions of the fields of record `number`.
 
     Returns:
         A column for each byte of an offset delta that changes from record to record. The first byte of a column belongs

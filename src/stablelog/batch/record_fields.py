@@ -48,12 +48,16 @@ class RecordFields(NamedTuple):
 
 
 def wrong_record(number: int, why: str) -> DamageError:
-    """Return the error for a record that is not valid. `number` is its number in the batch."""
+    """Return the error for a record that is not valid. `number` is its number in the batch, and `why` says what is
+    wrong with it.
+    """
     return DamageError(f"record {number} of a batch is not valid: {why}")
 
 
 def _read_int(data: bytes, at: int, end: int, number: int) -> tuple[int, int]:
-    """Read a varint of 32 bits. Return its value, and the position after it."""
+    """Read the varint of up to 32 bits that begins at `at` and must end before `end`. Return its value, and the
+    position after it. `number` is the number of the record, for error messages.
+    """
     value = shift = 0
     for place in range(at, min(at + INT_SIZE_MAX, end)):
         byte = data[place]
@@ -67,7 +71,9 @@ def _read_int(data: bytes, at: int, end: int, number: int) -> tuple[int, int]:
 
 
 def _after_long(data: bytes, at: int, end: int, number: int) -> int:
-    """Return the position after the varint of up to 64 bits that begins at `at`."""
+    """Return the position after the varint of up to 64 bits that begins at `at` and must end before `end`. `number` is
+    the number of the record, for error messages.
+    """
     for place in range(at, min(at + LONG_SIZE_MAX, end)):
         byte = data[place]
         if byte < ONE_BYTE:

@@ -222,7 +222,9 @@ def print_plan(
 
 
 def counted(count: int, what: str) -> str:
-    """Return a count with its noun in singular or plural: "1 partition", "2 partitions"."""
+    """Return a count with its noun in singular or plural: "1 partition", "2 partitions". `what` is the noun in
+    singular.
+    """
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

@@ -104,7 +104,7 @@ class PartitionWatch(disk_watch.WaitReporter):
         self.is_answered = False
 
     def set_partitions(self, partitions: Iterable[int], places: Mapping[int, int]) -> None:
-        """Set the partitions of the reader, and the offset at which it begins in each."""
+        """Set the partitions of the reader, and in `places` the offset at which it begins in each."""
         self.partitions = frozenset(partitions)
         self._positions = {**places, **self._positions}
 

@@ -125,8 +125,8 @@ def _repair_directory(directory: Path, *, yes: bool, at_first_damage: bool) -> d
 
 
 def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
-    """Return the data directory of these partitions. The caller locks this directory, so that no broker starts in it
-    meanwhile.
+    """Return the data directory of these partitions. `named` is the directory that the user has named. The caller locks
+    this directory, so that no broker starts in it meanwhile.
     """
     data = named.parent if partitions == [named] else named
     if not any(disk.exists(data / name) for name in (CATALOG_FILE, META_FILE, LOCK_FILE)):

@@ -41,8 +41,8 @@ class WriteSettings(NamedTuple):
     def from_options(
         cls, given: Mapping[str, Any], compression: Compression | None, transaction_timeout_s: float | None
     ) -> "WriteSettings":
-        """Return the settings. Each value comes from an option of the command; without the option from a setting by
-        Kafka's name; and otherwise it is the default.
+        """Return the settings of a command. Each value comes from an option of the command; without the option from a
+        setting by Kafka's name (`given`, the values by name); and otherwise it is the default.
         """
         if transaction_timeout_s is None:
             transaction_timeout_s = given.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_S * 1000) / 1000

@@ -237,7 +237,9 @@ def _encode_once(api_key: int, version: int, response: Any) -> bytes:
 
 
 def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
-    """Replace the error codes that the client's version of the API does not know by codes that it knows."""
+    """Return a response in which the error codes that the client's version of the API does not know are replaced by
+    codes that it knows.
+    """
     if version >= 11 or api_key not in APIS_WITH_NEWER_ERRORS:
         return response
     return _map_errors(api_key, version, response)

@@ -112,7 +112,7 @@ def _microseconds(milliseconds: int) -> int:
 @inlined
 def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> None:
     """Append a value to a column: the `size` bytes at the address `source`, or null if `size` is negative. The caller
-    has checked that the value fits.
+    has checked that the value fits. `state` is the array with the addresses and sizes of the columns.
     """
     validity = state[column + k.BYTES_VALIDITY] + (row >> 3)
     if row & 7 == 0:
@@ -130,8 +130,9 @@ def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> Non
 
 @inlined
 def _put_header(state: Any, address: int, end: int) -> int:
-    """Append one header of a record to the column `headers`. Return the address of the next header, or an error
-    status.
+    """Append one header of a record, which begins at `address` and may reach to `end`, to the column `headers`. Return
+    the address of the next header, or an error status. `state` is the array with the addresses and sizes of the
+    columns.
     """
     entry = state[k.HEADER_COUNT]
     size, address = read_varint(address, end)
@@ -162,8 +163,9 @@ def _put_header(state: Any, address: int, end: int) -> int:
 
 @inlined
 def _put_headers(state: Any, row: int, address: int, end: int) -> int:
-    """Append the headers, which are the last field of a record, to the column `headers`. Return the address of their
-    end, or an error status.
+    """Append the headers of a record, its last field, to row `row` of the column `headers`. They begin at `address`,
+    and the record ends at `end`. Return the address of their end, or an error status. `state` is the array with the
+    addresses and sizes of the columns.
     """
     count, address = read_varint(address, end)
     if address < 0:
@@ -188,8 +190,9 @@ def _put_headers(state: Any, row: int, address: int, end: int) -> int:
 
 @inlined
 def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int:
-    """Append the key or the value of a record to its column, or skip it if the read does not need that column. Return
-    the address after it, or an error status.
+    """Append the key or the value of a record to row `row` of its column, or skip the field if the read does not need
+    that column. The field begins at `address`, and the record ends at `end`. Return the address after the field, or an
+    error status. `state` is the array with the addresses and sizes of the columns.
     """
     size, address = read_varint(address, end)
     if address < 0:
@@ -207,8 +210,9 @@ def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int
 
 @inlined
 def _put_record(state: Any, row: int, address: int, end: int) -> int:
-    """Append the key, value and headers of a record to the columns that are read. Return a negative error status if a
-    field is damaged or does not fit.
+    """Append the key, value and headers of a record to row `row` of the columns that are read. They begin at `address`,
+    and the record ends at `end`. Return a negative error status if a field is damaged or does not fit. `state` is the
+    array with the addresses and sizes of the columns.
     """
     depth = state[k.DEPTH]
     if depth >= k.DEPTH_KEY:

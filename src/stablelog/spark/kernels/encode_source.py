@@ -60,7 +60,9 @@ def _put_varint(address: int, value: int) -> int:
 
 @inlined
 def _is_null(state: Any, column: int, row: int) -> bool:
-    """Return whether a column is null in a row, or does not exist."""
+    """Return whether a column is null in a row, or does not exist. `state` is the array with the addresses of the
+    columns.
+    """
     if state[column + k.NUMBERS] == 0:
         return True
     validity: int = state[column + k.VALIDITY]
@@ -70,7 +72,9 @@ def _is_null(state: Any, column: int, row: int) -> bool:
 
 @inlined
 def _value_size(state: Any, column: int, row: int) -> int:
-    """Return the size of a value in bytes; -1 if the value is null or its column does not exist."""
+    """Return the size in bytes of the value that a column has in a row; -1 if the value is null or the column does not
+    exist. `state` is the array with the addresses of the columns.
+    """
     if _is_null(state, column, row):
         return -1
     offsets = state[column + k.NUMBERS]

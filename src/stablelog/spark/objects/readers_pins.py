@@ -112,9 +112,10 @@ def _pin_key(partition: RemotePartition, read_id: uuid.UUID, period: int) -> str
 def _create(
     store: ObjectStore, partition: RemotePartition, start: int, read_id: uuid.UUID, period: int
 ) -> bool:
-    """Create a pin in the store: an object that asks the broker to keep the segments of a partition from `start` on.
-    Return True if the pin exists now. If the store rejects it, for example because the reader may not write there, log
-    a warning and return False.
+    """Create a pin in the store: an object that asks the broker to keep the segments of a partition from the offset
+    `start` on. `period` is 0 for the first pin of the read, and the number of the renewal for a later one; the key of
+    the pin follows from it and from the id of the read. Return True if the pin exists now. If the store rejects it, for
+    example because the reader may not write there, log a warning and return False.
     """
     if store in _refused:
         return False

@@ -110,7 +110,7 @@ class WholeBatches:
         self._rest = bytearray()  # The first bytes of a batch whose end was not downloaded yet.
 
     def batches_in(self, content: Buffer) -> Iterator[pa.Buffer]:
-        """Yield the whole batches that end in the next bytes of the part.
+        """Yield the whole batches that end in `content`, the next bytes of the part.
 
         Raises:
             DamageError: some bytes are not the header of a batch, a batch ends after the part, or its offsets are not

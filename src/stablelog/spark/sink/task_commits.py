@@ -238,8 +238,8 @@ def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
 
 
 def _end(cluster: BlockingCluster, child: Child, *, commit: bool) -> None:
-    """End the transaction of a task from the driver: commit it if `commit` is True, otherwise abort it. The write has
-    the option guarantee=at-least-once, so the transactions of its tasks are not committed together.
+    """End `child`, the transaction of a task, from the driver: commit it if `commit` is True, otherwise abort it. The
+    write has the option guarantee=at-least-once, so the transactions of its tasks are not committed together.
     """
     producer = BlockingProducer(cluster, child[0])
     producer.resume(child[1], child[2])

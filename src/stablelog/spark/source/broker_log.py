@@ -305,7 +305,8 @@ def answers(
 
 def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) -> int:
     """Return the next offset to fetch after a response that brought nothing: `fetched` has no record at `offset` or
-    later, for example because all its records were aborted.
+    later, for example because all its records were aborted. `wanted` is the range that is read, and `isolation` the
+    isolation level of the reader.
 
     Raises:
         UnavailableError: the log ends at or before `offset`.

@@ -174,7 +174,8 @@ class CutStreamReader(StablelogStreamReader):
 
     def _start_offsets(self, start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, int]:
         """Return the offset of each partition at which a micro-batch begins, also for partitions that the stream has
-        not read before.
+        not read before. `start` and `end` are the cuts at which the micro-batch begins and ends, positions between two
+        commits in all partitions.
         """
         replaced = start.replaced_topics(end.topic_ids)
         begun = {}

@@ -305,7 +305,8 @@ class Cuts:
 
     def _at_time(self, timestamp_ms: int, option: str, latest: StreamOffsets) -> StreamOffsets:
         """Return the cut before the first transaction that was committed at this time or later: the position directly
-        before its commit, in all partitions.
+        before its commit, in all partitions. `option` is the name of the option that gives the time, and `latest` is
+        the last cut.
         """
         times = self._log.at_times(dict.fromkeys(latest.next_offsets, timestamp_ms))
         firsts = {place: offset for place, offset in times.items() if offset is not None}

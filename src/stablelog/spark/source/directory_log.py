@@ -218,7 +218,7 @@ class DirectoryLog:
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> dict[Range, PartitionFiles | None]:
-        """Return the partition's segment files for each range."""
+        """Return, for each range, the segment files of its partition. `topic_ids` has the id of each topic, by name."""
         return {wanted: self._partition_files(wanted.place) for wanted in ranges}
 
     def limit_ranges(

@@ -21,7 +21,7 @@ class EstimatedLog(ABC):
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> Mapping[Range, PartitionFiles | None]:
-        """Return None for each range, because there are no files."""
+        """Return None for each range, because this process cannot read the segment files of its partition."""
         return dict.fromkeys(ranges)
 
     def limit_ranges(

@@ -115,8 +115,8 @@ def _read_extent(descriptor: int, extent: FileExtent, piece: Piece, decoder: Any
 
 
 def _check_whole(view: memoryview, next_offset: int) -> None:
-    """Check that an extent (a range of bytes of a log file) ends with a whole batch. The decoder stops before an
-    incomplete batch at the end without an error.
+    """Check that an extent (a range of bytes of a log file) ends with a whole batch. `next_offset` is the offset after
+    the last batch that was decoded. The decoder stops before an incomplete batch at the end without an error.
 
     Raises:
         DamageError: the extent ends inside a batch.

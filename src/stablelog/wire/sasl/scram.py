@@ -114,7 +114,10 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def is_proof(mechanism: Mechanism, keys: Keys, auth_message: bytes, proof: bytes) -> bool:
-    """Return whether a client's proof shows that the client knows the password. The comparison takes constant time."""
+    """Return whether a client's proof shows that the client knows the password. `keys` are the stored keys of the user,
+    and `auth_message` is AuthMessage (RFC 5802), over which the client has computed the proof. The comparison takes
+    constant time.
+    """
     if len(proof) != mechanism.size:
         return False
     signature = hmac.digest(keys.stored_key, auth_message, mechanism.digest)
@@ -122,7 +125,9 @@ def is_proof(mechanism: Mechanism, keys: Keys, auth_message: bytes, proof: bytes
 
 
 def server_signature(mechanism: Mechanism, keys: Keys, auth_message: bytes) -> bytes:
-    """Compute ServerSignature, with which the server proves that it knows the credential."""
+    """Compute ServerSignature, with which the server proves that it knows the credential. `auth_message` is AuthMessage
+    (RFC 5802), the text that is signed.
+    """
     return hmac.digest(keys.server_key, auth_message, mechanism.digest)
 
 

@@ -89,7 +89,7 @@ class Upload(NamedTuple):
 
 def local_partition_of(name: str, kind: type[LocalPartition]) -> LocalPartition | None:
     """Return the partition whose directory in LocalTieredStorage has this name; None if it is not the name of a
-    partition's directory.
+    partition's directory. `kind` is the class of the result.
     """
     found = _LOCAL_PARTITION.fullmatch(name)
     return None if found is None else kind(found[1], id_of_text(found[3]), int(found[2]))
