@@ -202,7 +202,7 @@ def _password(file: str | None, variable: str | None) -> str:
         UsageError: no password is given, or it is empty, too long or not text.
     """
     if file is not None and variable is not None:
-        raise UsageError("give either --password-file or --password-env")
+        raise UsageError("the password is given twice: give either --password-file or --password-env")
     if variable is not None:
         text = os.environ.get(variable)
         if text is None:

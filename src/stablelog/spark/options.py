@@ -409,7 +409,7 @@ def check_commit_order(what: str, isolation: str, scan: str, *, is_directory: bo
     """
     if isolation == "read_uncommitted":
         raise UsageError(
-            f"{what} and isolation=read_uncommitted: a record that is not committed has no commit yet"
+            f"no read can have {what} and isolation=read_uncommitted: a record that is not committed has no commit yet"
         )
     if is_directory:
         raise UsageError(

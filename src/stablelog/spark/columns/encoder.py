@@ -82,7 +82,9 @@ class Encoder:
         first_partition: int = 0,
     ) -> None:
         if not k.HEADER_SIZE < batch_bytes_max <= 1 << 30:
-            raise UsageError(f"a batch size of {batch_bytes_max} bytes is not valid: give 62 to {1 << 30}")
+            raise UsageError(
+                f"batches of {batch_bytes_max} bytes are not possible: give a size from 62 to {1 << 30}"
+            )
         self._codec = Codec[codec.upper()]
         self._batch_bytes_max = min(batch_bytes_max, message_bytes_max)
         self._message_bytes_max = message_bytes_max
@@ -255,7 +257,9 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         except pa.ArrowException as error:
             raise UsageError(f"the column {name} is {column.type}, not {kind}: {error}") from error
     if "value" not in columns:
-        raise UsageError(f"there is no column value, only the columns {', '.join(batch.schema.names)}")
+        raise UsageError(
+            f"the rows cannot be written: there is no column value, only the columns {', '.join(batch.schema.names)}"
+        )
     return columns
 
 
