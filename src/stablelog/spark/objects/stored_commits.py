@@ -105,7 +105,7 @@ class StoredCuts:
         if commit_sequence > last:
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"{self._url} has no cut at commit sequence {commit_sequence} yet: its last cut is at {last}, because "
+                f"there is no cut at commit sequence {commit_sequence} in {self._url} yet: the last one is at {last}, because "
                 f"the store may lack later transactions of {behind[0]}-{behind[1]}",
             )
         if commit_sequence == RESOLVED:

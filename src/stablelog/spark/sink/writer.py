@@ -187,7 +187,8 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
         raise UsageError("a log cannot be overwritten, only appended to: use .mode('append')")
     if options.commit_group is not None and options.source_offsets is None:
         raise UsageError(
-            "there are no offsets for the commitGroup of a batch write: give the offsets to commit in the option sourceOffsets"
+            "there are no offsets for the commitGroup of a batch write: give the offsets to commit in the option "
+            "sourceOffsets"
         )
     check_columns(schema, options.topic)
     key = application_key(options.app_id, options.topic) if options.app_id is not None else ""

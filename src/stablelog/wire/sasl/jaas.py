@@ -82,7 +82,7 @@ def parse_jaas(text: str) -> Jaas:
     if len(set(names)) != len(names):
         raise ValueError(f"option {next(name for name in names if names.count(name) > 1)} is given twice")
     if "" in (name.removeprefix(USER_PREFIX) for name in names):
-        raise ValueError(f"the name of an option ends after {USER_PREFIX!r}: write the name of a user there")
+        raise ValueError(f"the name of an option ends after {USER_PREFIX}: write the name of a user there")
     if any(not value for name, value in zip(names, values, strict=True) if name.startswith(USER_PREFIX)):
         raise ValueError("the password of a user is empty")
     return Jaas(texts[0].rpartition(".")[2], MappingProxyType(dict(zip(names, values, strict=True))))
