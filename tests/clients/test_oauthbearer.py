@@ -221,7 +221,7 @@ def test_an_endpoint_that_gives_no_token_is_told(server, endpoint, connect, monk
         ((429, b"{}"), UnavailableError, "it responds with status 429"),
         ((302, b""), UnavailableError, "it responds with status 302"),
         ((503, b""), UnavailableError, "it responds with status 503"),
-        ((200, b"x" * (SIZE_MAX + 1)), UnavailableError, "it has more than 1048576 bytes"),
+        ((200, b"x" * (SIZE_MAX + 1)), UnavailableError, "the document has more than 1048576 bytes"),
     ):
         monkeypatch.setattr(endpoint, "answer", answer)
         with connect(server, deadline=1, **settings) as client, pytest.raises(error, match=told) as refused:

@@ -185,7 +185,7 @@ def reading_of(reader: object, kind: type[BaseGroupReader[Any]], bootstrap: str)
         return None
     if not isinstance(reader, kind):
         raise arguments.wrong_type(
-            "offsets_of", reader, f"a reader that subscribe() of this client has returned, a {kind.__name__}"
+            "offsets_of", reader, f"a reader that subscribe of this client has returned ({kind.__name__})"
         )
     reading: GroupReading = reader._reading  # noqa: SLF001 - the client's classes are one unit
     if reading.cluster.bootstrap != bootstrap:

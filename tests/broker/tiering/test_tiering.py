@@ -142,7 +142,7 @@ def test_a_lookup_waits_for_the_store_as_long_as_the_request_says(tmp_path, vers
                 store_answers.set()
                 assert await asked == 0
             store_answers.set()
-            assert await list_offset(desk, 0, version, timeout_ms=timeout_ms) == 0
+            assert await list_offset(desk, 0, version, timeout_ms=60_000) == 0
 
     run(conversation)
 

@@ -10,6 +10,7 @@ Source: Kafka's log cleaner; `segments.replacement` describes the files that a c
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from stablelog.batch.filtering import filler
@@ -171,6 +172,11 @@ class _FileRewriter(Rewriter):
         self._waiting_size = 0
 
 
+def _aborted_in(segments: ReaderRows[SealedSegment], start: int, end: int) -> list[AbortedTxn]:
+    """Return the aborted transactions with offsets in [start, end) whose markers are in the segments."""
+    return find_aborted(segments, start, end)[0]
+
+
 class Pass(ABC):
     """A pass of compaction, or of the removal of aborted data, over sealed segments of a partition. It writes new
     segments in their place.
@@ -210,6 +216,8 @@ class Pass(ABC):
         self._spanning = spanning
         self._index_interval = index_interval
         self._segments = ReaderRows(open_segments(disk, directory, summaries))
+        # No method: the pass keeps a walk that has this function, and would be a cycle with a method of its own.
+        self._find_aborted = partial(_aborted_in, self._segments)
 
     @property
     @abstractmethod
@@ -220,10 +228,6 @@ class Pass(ABC):
     @abstractmethod
     def outcome(self) -> str:
         """The result of the pass as text for a log line; empty if the pass has changed nothing."""
-
-    def _find_aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        """Return the aborted transactions with offsets in [start, end) whose markers are in the segments of the pass."""
-        return find_aborted(self._segments, start, end)[0]
 
     def cancel(self) -> None:
         """Cancel the pass: the generator `steps` ends before its next step. Another thread may call this."""
