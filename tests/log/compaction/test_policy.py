@@ -10,13 +10,15 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.filtering import RawRecord
-from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
+from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in, read_header
 from stablelog.batch.markers import KEY
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError, RefusedError, UnavailableError
 from stablelog.log.compaction import policy as compaction
+from stablelog.log.compaction import rewriter
 from stablelog.log.compaction.policy import LatestOffsets
 from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Isolation
 from stablelog.log.search.times import run_lookup
@@ -700,3 +702,49 @@ def test_segments_become_one_as_far_as_that_has_room(name):
         groups = compaction.group_segments(summaries, config)
         assert [len(group) for group in groups] == counts
         assert [one for group in groups for one in group] == summaries
+
+
+def test_a_gap_at_the_end_of_a_segment_that_the_pass_has_merged_is_not_read_again(monkeypatch):
+    """Kafka's cleaner leaves such gaps. The pass may have closed and replaced the segment by then."""
+    monkeypatch.setattr(compaction, "WINDOW", 0)
+    monkeypatch.setattr(rewriter, "OPEN_SEGMENTS_MAX", 1)
+    log = KeyedLog(segment_bytes=700)
+    log.write("x=1 P2:y=1 P2c")
+    log.write("P1:a=1 P1a b=1 P1:c=1 P1c q=9")
+    log.write("P1:d=1 P1a " + " ".join(f"e{number}=1" for number in range(6)))
+    log.write("f=1")
+    log.partition.close()
+    path = DIRECTORY / f"{log.partition.log.segments.bases[1]:020d}.log"
+    content = log.disk.read_bytes(path)
+    last = [position for position, _ in headers_in(content)][-1]
+    log.disk.damage(path, content[:last])  # as if its last batch had been removed
+    log.disk.lose(path.with_suffix(".summary"))
+    log.partition = log.open()
+    log.compact()
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_an_aborted_transaction_without_a_marker_hides_no_later_one():
+    """Compaction of other brokers may have removed its marker, and the index still has its entry."""
+    entries = [AbortedTxn(1, 0, 1, 2), AbortedTxn(1, 2, 4, 5)]  # the first one's marker is not in the log
+    walk = compaction.TransactionWalk(0, [], lambda _start, _end: entries)
+
+    def header(offset):
+        record = Record(offset, 1, b"k", b"v", ())
+        batch = encode_batch(
+            [record],
+            base_offset=offset,
+            leader_epoch=0,
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=offset,
+            transactional=True,
+        )
+        return read_header(batch)
+
+    assert [walk.process_data(header(offset)) for offset in (0, 2, 3, 5)] == [
+        entries[0],
+        entries[1],
+        entries[1],
+        None,
+    ]

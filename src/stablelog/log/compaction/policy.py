@@ -148,11 +148,15 @@ class TransactionWalk:
     def _activate_up_to(self, header: BatchHeader) -> None:
         if header.next_offset > self._found_to:
             end = header.next_offset + WINDOW
-            self._expect(self._find_aborted(self._found_to, end))
+            # Not from an earlier offset: the pass may have replaced the segment that ended there.
+            self._expect(self._find_aborted(max(self._found_to, header.base_offset), end))
             self._found_to = end
         while self._coming and self._coming[0][0] <= header.last_offset:
             txn = heapq.heappop(self._coming)[2]
-            self._aborted.setdefault(txn.producer_id, txn)
+            known = self._aborted.get(txn.producer_id)
+            # The marker of the known one may be missing, so that nothing has ended it.
+            if known is None or known.last_offset < txn.first_offset:
+                self._aborted[txn.producer_id] = txn
 
     def process_data(self, header: BatchHeader) -> AbortedTxn | None:
         """Process the next batch, a data batch. Return its transaction if the transaction was aborted; otherwise None."""
