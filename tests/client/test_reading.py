@@ -301,7 +301,7 @@ def test_what_was_removed_from_a_partition_that_was_seen_empty_is_told(stablelog
         txn.write(topic, "third", key="k", partition=1)
     removed = admin.delete_records([TopicPartition(topic, 1, place.result().offset + 1)])
     removed[next(iter(removed))].result(30)
-    with pytest.raises(DataLossError, match="was removed"):
+    with pytest.raises(DataLossError, match="were removed"):
         next(reader)
 
 

@@ -120,7 +120,7 @@ def test_records_that_are_gone_behind_the_snapshot_are_missed():
     end = log.partition.end_offset
     log.partition.close(clean=False)
     log.disk.damage(LOG, log.disk.content(LOG)[:size])
-    with pytest.raises(DamageError, match="the disk has lost them"):
+    with pytest.raises(DamageError, match="the disk has lost records"):
         log.open(recovery_point=end, is_established=True)
 
 

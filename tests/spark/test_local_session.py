@@ -72,7 +72,7 @@ def test_a_bundled_java_is_started_without_the_module_that_it_lacks(tmp_path, mo
 
 def test_a_bundled_java_that_nobody_may_start_is_told_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(local_session, "own_directory", lambda name: None)
-    with pytest.raises(UnavailableError, match=r"set STABLELOG_CACHE_DIR .* or install Java 17"):
+    with pytest.raises(UnavailableError, match=r"STABLELOG_CACHE_DIR to .* Or install Java 17"):
         local_session.java_script(tmp_path / "java")
     (tmp_path / "bin").touch()
     monkeypatch.setattr(local_session, "own_directory", lambda name: tmp_path)
