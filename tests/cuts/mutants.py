@@ -11,6 +11,7 @@ from stablelog.commit_order.commit_index import CommitIndex
 from stablelog.commit_order.extents import Extents
 from stablelog.commit_order.index_builder import IndexBuilder
 from stablelog.commit_order.index_format import CommitSummary
+from stablelog.commit_order.stored_view import TieredView
 from stablelog.commit_order.view import CommitOrder
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
@@ -42,7 +43,7 @@ def counted_when_no_group_waits_for_anything(resolved):
 
 
 def recovered_as_decided(_resolved):
-    return property(lambda self: next(iter(self._unmarked), self.sequences.next) - 1)
+    return property(lambda self: self._open.first_unmarked(self.sequences.next) - 1)
 
 
 def a_cut_one_too_far(offset_after):
@@ -85,7 +86,7 @@ def runs_count_from_their_own_beginning(add):
 
 
 def deletions_forget_what_later_commits_need(_first_needed):
-    return lambda self: min([self.start_offset, *(one.first_offset for one in self._builder.open.values())])
+    return lambda self: min([self.start_offset, *(one.first_offset for one in self.builder.open.values())])
 
 
 def deletions_are_not_rounded(_whole_from):
@@ -94,7 +95,7 @@ def deletions_are_not_rounded(_whole_from):
 
 def deletions_forget_open_transactions(first_needed):
     def mutant(self):
-        builder = self._builder
+        builder = self.builder
         open_ones, builder.open = builder.open, {}
         try:
             return first_needed(self)
@@ -139,7 +140,7 @@ def an_index_is_trusted_unseen(_open_sealed):
 
 def _trusting(index):
     try:
-        index.take(CommitSummary.decode(index._disk.read_bytes(index.path(".commitsummary"))))
+        index.use_summary(CommitSummary.decode(index._disk.read_bytes(index.path(".commitsummary"))))
     except DamageError:
         return False
     return True
@@ -152,29 +153,36 @@ MUTANTS = {
     counted_when_the_decision_is_durable: (TransactionGroup, "resolved_commit_sequence"),
     counted_when_no_group_waits_for_anything: (TransactionGroup, "resolved_commit_sequence"),
     recovered_as_decided: (TransactionTable, "resolved_sequence"),
-    a_cut_one_too_far: (CommitOrder, "offset_after"),
-    a_cut_one_too_short: (CommitOrder, "offset_after"),
-    a_cut_forgets_a_partition: (CommitOrder, "offset_after"),
+    a_cut_one_too_far: (TieredView, "offset_after"),
+    a_cut_one_too_short: (TieredView, "offset_after"),
+    a_cut_forgets_a_partition: (TieredView, "offset_after"),
     a_held_back_partition_is_forgotten: (MarkerWriter, "hold_back"),
-    runs_lose_their_gaps: (Extents, "add"),
-    runs_count_from_their_own_beginning: (Extents, "add"),
+    runs_lose_their_gaps: (Extents, "add_batch"),
+    runs_count_from_their_own_beginning: (Extents, "add_batch"),
     deletions_forget_what_later_commits_need: (CommitOrder, "first_needed_offset"),
     deletions_are_not_rounded: (CommitOrder, "whole_from"),
     deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
-    effects_before_the_journal_is_durable: (Journal, "after"),
-    a_restart_repairs_nothing: (DecisionHistory, "take"),
+    effects_before_the_journal_is_durable: (Journal, "run_when_durable"),
+    a_restart_repairs_nothing: (DecisionHistory, "take_decisions"),
     the_commit_log_is_trimmed_at_once: (Maintenance, "trim"),
     a_rebuilt_index_forgets_open_transactions: (IndexBuilder, "_reopen"),
     an_index_is_trusted_unseen: (CommitIndex, "open_sealed"),
 }
 
 
+def changed(mutant):
+    """Return what the fault changes, and what it changes it into."""
+    owner, name = MUTANTS[mutant]
+    sound = vars(owner)[name]
+    return sound, mutant(sound)
+
+
 @contextlib.contextmanager
 def applied(mutant):
     """While the block runs, the code has this fault."""
     owner, name = MUTANTS[mutant]
-    sound = vars(owner)[name]
-    setattr(owner, name, mutant(sound))
+    sound, faulty = changed(mutant)
+    setattr(owner, name, faulty)
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuts.mutants import MUTANTS
+from tests.cuts.mutants import MUTANTS, changed
 from tests.scale import SEED
 
 COUNT = int(os.environ.get("STABLELOG_HISTORIES", "80"))
@@ -40,6 +40,12 @@ def test_no_cut_shows_a_part_of_a_transaction():
 # Faults that few histories find; from this seed on, both are found early.
 RARE = {"recovered_as_decided", "deletions_forget_open_transactions"}
 RARE_SEED = 35
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_every_fault_changes_something_that_is_there(mutant):
+    sound, faulty = changed(mutant)
+    assert faulty is not sound
 
 
 @pytest.mark.night
