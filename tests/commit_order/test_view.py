@@ -294,7 +294,7 @@ def test_an_index_that_does_not_agree_with_the_log_is_found():
     entries = bytearray(log.disk.read_bytes(path))
     entries[7] ^= 1
     log.disk.write_atomic(path, bytes(entries))
-    assert "commit summary" in next(verify_view(log.disk, DIRECTORY)).message
+    assert "`.commitsummary` file" in next(verify_view(log.disk, DIRECTORY)).message
     summary = CommitSummary.decode(log.disk.read_bytes(index.path(".commitsummary")))
     lying = dataclasses.replace(summary, entries_crc=crc32c(entries))
     log.disk.write_atomic(index.path(".commitsummary"), lying.encode())

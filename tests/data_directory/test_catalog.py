@@ -159,7 +159,7 @@ def test_a_lost_partition_directory_keeps_its_partition_offline_and_is_named(cap
             assert desk.broker.partitions.of_topic(desk.broker.topics.named("ordered")).keys() == {0}
 
     asyncio.run(life())
-    assert f"{DATA / 't-0'} is gone" in caplog.text
+    assert f"{DATA / 't-0'} is missing" in caplog.text
     assert not disk.exists(DATA / "t-0")
 
 
