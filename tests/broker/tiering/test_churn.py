@@ -65,7 +65,7 @@ def measured(one, tmp_path, disk):
         "objects": len(objects),
         "bytes of objects": sum(objects.values()),
         "deleted topics in the list": len(read_catalog(disk, DATA).deleted),
-        "partitions with events in memory": sum(isinstance(one, Events) for one in gc.get_objects()),
+        "partitions with events in memory": sum(type(one) is Events for one in gc.get_objects()),
     }
 
 
