@@ -56,11 +56,14 @@ def seen(cluster, target, end):
 
 
 def made(bootstrap, topic, partitions=1):
-    """Create a topic. Return its name when the broker's metadata has it: Apache Kafka answers CreateTopics earlier."""
+    """Create a topic without retention: records of `batch` are as old as 1970, and Apache Kafka looks for old ones 30 s
+    after its start. Return its name when the broker's metadata has it: Apache Kafka answers CreateTopics earlier.
+    """
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+    topics = [NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})]
+    admin.create_topics(topics)[topic].result()
     until(lambda: topic in admin.list_topics(timeout=30).topics, f"the metadata does not name {topic}")
     return topic
 
