@@ -128,7 +128,8 @@ def test_offsets_that_a_full_disk_does_not_take_end_consume_with_a_sentence(brok
 
     monkeypatch.setattr(record_reader, "print_bytes", fill)
     with pytest.raises(
-        UnavailableError, match=f"the offsets of group g were not committed, .*: the disk of {broker.bootstrap} is full"
+        UnavailableError,
+        match=f"the offsets of group g were not committed, .*: the disk of {broker.bootstrap} is full",
     ):
         read(broker)
 

@@ -62,7 +62,8 @@ def test_a_partition_that_the_controllers_know_and_that_is_gone_is_offline_and_n
         assert states.count(PartitionState.OPEN) == 2
         assert states[gone] is PartitionState.OFFLINE
         assert (
-            f"{directory / f't-{gone}'} is missing" in files.partitions.offline_in(files.topics.named("t"))[gone]
+            f"{directory / f't-{gone}'} is missing"
+            in files.partitions.offline_in(files.topics.named("t"))[gone]
         )
         assert files.close()
     assert caplog.text.count(f"{directory / f't-{gone}'} is missing") == 1
