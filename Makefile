@@ -29,8 +29,9 @@ demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spar
 demo-tiers: setup  ## the flights in two tiers: read across both, by Spark without a broker, and restored after the disk is lost
 	$(BIN)/python -m demo tiers
 
-# Two workers for each core: many tests wait for a child process or a client's back-off.
-PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup --hypothesis-seed=0
+# Two workers for each core: many tests wait for a child process or a client's back-off. A worker that has crashed is not
+# replaced: pytest-xdist 3.8 then waits for ever, with --dist loadgroup.
+PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup --max-worker-restart=0 --hypothesis-seed=0
 
 test: setup  ## each promise once, in five minutes on two cores
 	$(PYTEST) -m "not extended" --minutes-limit 25

@@ -11,7 +11,9 @@ from pathlib import Path, PurePath
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import memory_limit
 from tests.durations import Durations
+from tests.failed_at_once import FailedAtOnce
 from tests.free_space import why_too_little
 from tests.quick_java import QUICK_JAVA
 from tests.scale import beyond_samples, examples
@@ -35,9 +37,14 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(trylast=True)  # pytest's own hook makes the reporter
 def pytest_configure(config):
+    capture = config.pluginmanager.getplugin("capturemanager")
+    memory_limit.watch(lambda: capture.suspend(in_=True))
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist reports to the controller
         config.pluginmanager.register(Durations(config.getoption("minutes_limit")), "durations")
+        terminal = config.pluginmanager.getplugin("terminalreporter")
+        config.pluginmanager.register(FailedAtOnce(terminal), "failed at once")
 
 
 # What makes a test one of `make test-all`: see `pytest_collection_modifyitems`.

@@ -223,7 +223,7 @@ def test_a_segment_that_was_cut_is_named(stablelog_broker, tmp_path):
     planned = tasks({"path": str(tmp_path)})
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 10)
-    with pytest.raises(DamageError, match=f"{path} has .* bytes, and .* when the read was planned"):
+    with pytest.raises(DamageError, match=f"{path} has .* bytes, but had .* when the read was planned"):
         rows({"path": str(tmp_path)}, "offset", planned=planned)
     with pytest.raises(DamageError, match=f"{path} has .* bytes, but had .* when it was sealed"):
         tasks({"path": str(tmp_path)})
