@@ -191,7 +191,9 @@ class EmbeddedBroker:
             why = "did not start"
             self.stop()
         text = "\n".join((*said, self.log_tail())).strip()
-        raise UnavailableError(f"the broker on {self.data} {why}; its log {self.log_path} ends with:\n{text}")
+        raise UnavailableError(
+            f"the broker on {self.data} is not running: it {why}. Its log {self.log_path} ends with:\n{text}"
+        )
 
     def _hold_port(self) -> None:
         """Choose a free port and bind it without listening, so that no other process gets the port between a stop of
@@ -250,14 +252,15 @@ class EmbeddedBroker:
                 self.stop()
             self._running.release()
 
-    def _check_own(self, what: str) -> None:
+    def _check_own(self, verb: str) -> None:
         """Raise UsageError if this process was forked from the one that made this object, to which the broker belongs.
-        `what` names the call in the message.
+        `verb` names the call in the message.
         """
         if not self._running.is_own:
             raise UsageError(
-                f"process {os.getpid()} cannot {what} the broker at {self.bootstrap}: the broker belongs to process "
-                f"{self._running.owner.id}, from which this process was forked. {what.capitalize()} it there"
+                f"process {os.getpid()} cannot {verb} the broker at {self.bootstrap}: the broker belongs "
+                f"to process {self._running.owner.id}, from which this process was forked. "
+                f"{verb.capitalize()} the broker there"
             )
 
     def __enter__(self) -> Self:

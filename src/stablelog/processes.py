@@ -110,8 +110,8 @@ def check_process(owner: Process, what: str) -> None:
     """
     if owner is not _current[0]:
         raise UsageError(
-            f"{what} was begun in process {owner.id}, and this is process {os.getpid()}, which was forked from it: begin "
-            "another one here"
+            f"{what} cannot be used in process {os.getpid()}: it was begun in process {owner.id}, "
+            "from which this process was forked. Begin another one here"
         )
 
 

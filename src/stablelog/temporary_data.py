@@ -83,7 +83,9 @@ def make_directory(directory: Path) -> None:
     with contextlib.suppress(FileExistsError):
         data.mkdir()
     if not stat.S_ISDIR(data.lstat().st_mode):
-        raise FileExistsError(errno.EEXIST, "its entry data is a link or a file, not a directory", data)
+        raise FileExistsError(
+            errno.EEXIST, "the entry `data` of the directory is a link or a file, not a directory", data
+        )
 
 
 def _check_made_here(directory: Path) -> None:

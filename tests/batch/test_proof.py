@@ -160,48 +160,60 @@ def record(
 
 REFUSED = {
     "random bytes": (bytes.fromhex("9f13c1aa0255"), 1, "record 0 "),
-    "no bytes": (b"", 1, "record 0 of a batch is not valid: a varint is incomplete"),
+    "no bytes": (b"", 1, "record 0 of a batch is not valid: a varint in the record is incomplete"),
     "fewer records than the count": (record(), 2, "record 1 "),
     "more records than the count": (record() + record(1), 1, "7 bytes follow the last of the 1 records"),
-    "a size that is negative": (record(size=b"\x0d"), 1, "its size is -7 bytes"),
-    "a size of 0": (b"\0" + record(), 1, "its size is 0 bytes"),
-    "a size past the end": (record(size=b"\x10"), 1, "its size is 8 bytes, and 6 bytes are left"),
+    "a size that is negative": (record(size=b"\x0d"), 1, "the record has a size of -7 bytes"),
+    "a size of 0": (b"\0" + record(), 1, "the record has a size of 0 bytes"),
+    "a size past the end": (
+        record(size=b"\x10"),
+        1,
+        "the record has a size of 8 bytes, but only 6 bytes are left",
+    ),
     "a size before the end of the fields": (record(size=b"\x0a") + record(1), 2, "record 0 "),
     "a size of more than 32 bits": (record(size=b"\x8c\x80\x80\x80\x10"), 1, "more than 32 bits"),
     "attributes that look like the first of two bytes": (
         record(attributes=b"\x80"),
         1,
-        "its attributes are 0x80, which some clients take for two bytes",
+        "the record's attributes are 0x80, which some clients take for two bytes",
     ),
     "an offset delta that does not begin at 0": (
         record(1),
         1,
-        "record 0 of a batch is not valid: its offset delta is 1",
+        "record 0 of a batch is not valid: the record's offset delta is 1",
     ),
     "an offset delta that is left out": (
         record() + record(2),
         2,
-        "record 1 of a batch is not valid: its offset delta is 2",
+        "record 1 of a batch is not valid: the record's offset delta is 2",
     ),
-    "an offset delta that comes twice": (record() + record(0), 2, "its offset delta is 0"),
-    "a negative offset delta": (record(-1), 1, "its offset delta is -1"),
+    "an offset delta that comes twice": (record() + record(0), 2, "the record's offset delta is 0"),
+    "a negative offset delta": (record(-1), 1, "the record's offset delta is -1"),
     "a timestamp delta of more than 64 bits": (record(time=b"\x80" * 9 + b"\2"), 1, "more than 64 bits"),
     "a timestamp delta of eleven bytes": (record(time=b"\x80" * 10 + b"\0"), 1, "more than 64 bits"),
-    "a key of size -2": (record(key=b"\3"), 1, "its key has a size of -2 bytes"),
-    "a key past the end": (record(key=b"\x20"), 1, "its key has a size of 16 bytes, and 2 bytes are left"),
-    "a value of size -2": (record(value=b"\3"), 1, "its value has a size of -2 bytes"),
-    "a value past the end": (record(value=b"\4"), 1, "its value has a size of 2 bytes, and 1 bytes are left"),
-    "a negative number of headers": (record(headers=b"\1"), 1, "it has -1 headers"),
-    "more headers than bytes": (record(headers=b"\2"), 1, "it has 1 headers in 0 bytes"),
+    "a key of size -2": (record(key=b"\3"), 1, "the record's key has a size of -2 bytes"),
+    "a key past the end": (
+        record(key=b"\x20"),
+        1,
+        "the record's key has a size of 16 bytes, but only 2 bytes are left",
+    ),
+    "a value of size -2": (record(value=b"\3"), 1, "the record's value has a size of -2 bytes"),
+    "a value past the end": (
+        record(value=b"\4"),
+        1,
+        "the record's value has a size of 2 bytes, but only 1 bytes are left",
+    ),
+    "a negative number of headers": (record(headers=b"\1"), 1, "the record has -1 headers"),
+    "more headers than bytes": (record(headers=b"\2"), 1, "the record has 1 headers, but only 0 bytes"),
     "a header without a name": (record(headers=b"\2\1\1"), 1, "a header has no name"),
     "a header's name past the end": (record(headers=b"\2\4a\1"), 1, "record 0 "),
     "a header's value of size -2": (
         record(headers=b"\2\2a\3"),
         1,
-        "its header's value has a size of -2 bytes",
+        "the record's header's value has a size of -2 bytes",
     ),
-    "bytes after the last header": (record(headers=b"\2\2a\1x"), 1, "1 bytes follow its last field"),
-    "bytes after a record without headers": (record(headers=b"\0x"), 1, "1 bytes follow its last field"),
+    "bytes after the last header": (record(headers=b"\2\2a\1x"), 1, "1 bytes follow the last field"),
+    "bytes after a record without headers": (record(headers=b"\0x"), 1, "1 bytes follow the last field"),
 }
 
 
@@ -276,7 +288,7 @@ def test_the_offset_deltas_of_long_batches_are_proven(count):
     assert prove(data, count) == (0, 1)
     wrong = data[: -len(record(count - 1))] + record(count)
     with pytest.raises(
-        DamageError, match=f"record {count - 1} of a batch is not valid: its offset delta is {count}"
+        DamageError, match=f"record {count - 1} of a batch is not valid: the record's offset delta is {count}"
     ):
         prove(wrong, count)
 
@@ -304,7 +316,7 @@ def test_the_deltas_of_more_than_a_million_records_are_proven():
     assert rows.endswith(record(count - 1))
     assert prove(rows, count) == (0, 1)
     wrong = rows[: -len(record(count))] + record(count)
-    with pytest.raises(DamageError, match=f"its offset delta is {count}"):
+    with pytest.raises(DamageError, match=f"the record's offset delta is {count}"):
         prove(wrong, count)
 
 

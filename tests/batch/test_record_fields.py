@@ -11,7 +11,7 @@ OF_ONE_RECORD = {
     for name, (data, count, why) in REFUSED.items()
     if count == 1
     and not why.endswith("follow the last of the 1 records")
-    and "follow its last field" not in why
+    and "follow the last field" not in why
 }
 
 
@@ -49,7 +49,7 @@ def test_a_record_that_is_not_valid_is_refused_with_its_number(name):
 
 
 def test_a_record_is_refused_if_its_offset_delta_is_not_its_number():
-    with pytest.raises(DamageError, match="record 3 of a batch is not valid: its offset delta is 2"):
+    with pytest.raises(DamageError, match="record 3 of a batch is not valid: the record's offset delta is 2"):
         read_fields(record(2), 0, 3)
 
 

@@ -150,7 +150,9 @@ told(count=txn.commit().commit_sequence, at=future.result())
 """,
     )
     assert len(lines) == 5
-    assert all("which was forked from it: begin another one here" in line["refused"] for line in lines[:4])
+    assert all(
+        "from which this process was forked. Begin another one here" in line["refused"] for line in lines[:4]
+    )
     assert sorted(visible(broker.bootstrap, topic).values()) == [b"first", b"parent"]
 
 

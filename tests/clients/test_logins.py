@@ -394,4 +394,4 @@ def test_kcat_with_a_token_without_a_signature_is_refused(server, kcat):
     refused = run_kcat(kcat_settings(server, "SASL_SSL", OAUTHBEARER, **unsecured), "-L", "-m", "2")
     assert refused.returncode != 0
     assert "1 brokers" not in refused.stdout
-    assert "its algorithm is not accepted" in server.broker.log_tail(1000)
+    assert "the token's algorithm is not accepted" in server.broker.log_tail(1000)

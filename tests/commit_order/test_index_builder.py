@@ -138,7 +138,7 @@ def test_a_marker_with_other_positions_than_its_transaction_has_records_is_corru
     log.disk.make_dir(DIRECTORY)
     for path, written in zip(paths, [*contents, bytes(content)], strict=True):
         log.disk.write_atomic(path, written)
-    with pytest.raises(DamageError, match=f"has {count} positions, but its transaction has 2 records"):
+    with pytest.raises(DamageError, match=f"has {count} records, but the log has 2 records"):
         log.open(clean=False)
 
 

@@ -70,18 +70,20 @@ def test_a_value_says_in_its_version_whether_it_is_flexible() -> None:
         assert reader.is_flexible == (version >= 2)
     with pytest.raises(UnknownFormatError, match="it of version 4; this release reads versions up to 3"):
         FieldReader(INT16.pack(4), "it").version(3)
-    with pytest.raises(DamageError, match="it, at byte 2: version -1; versions 0 to 3 can be read"):
+    with pytest.raises(
+        DamageError, match="it, at byte 2: the version is -1, and only versions 0 to 3 can be read"
+    ):
         FieldReader(INT16.pack(-1), "it").version(3)
 
 
 def test_damage_is_named_with_its_place() -> None:
-    with pytest.raises(DamageError, match="it, at byte 0: it is cut short: 4 bytes are expected, 3 are left"):
+    with pytest.raises(DamageError, match="it, at byte 0: 4 bytes are expected, but only 3 bytes are left"):
         FieldReader(b"abc", "it").int32()
     with pytest.raises(DamageError, match="-3 bytes are expected"):
         FieldReader(INT16.pack(-3), "it").string()
     with pytest.raises(DamageError, match="at byte 2: null where a string is required"):
         FieldReader(INT16.pack(-1), "it").string()
-    with pytest.raises(DamageError, match="a string that is not UTF-8"):
+    with pytest.raises(DamageError, match="a string is not UTF-8"):
         FieldReader(INT16.pack(1) + b"\xff", "it").string()
     with pytest.raises(DamageError, match="at byte 4: an array cannot have -1 items"):
         FieldReader(b"\xff" * 4, "it").array(lambda: None)

@@ -69,7 +69,7 @@ def test_rules_that_are_encoded_in_parts_make_one_line_of_json(count):
 )
 def test_a_row_that_is_no_rule_is_refused(row):
     assert decode_acls(content_of(ROW)) == [RULE]
-    with pytest.raises(DamageError, match=r"^it does not hold the ACLs: "):
+    with pytest.raises(DamageError, match=r"^the file does not hold the ACLs: "):
         decode_acls(content_of(ROW, row))
 
 

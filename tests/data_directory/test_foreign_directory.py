@@ -74,7 +74,7 @@ def test_a_new_directory_or_one_with_what_a_broker_has_written_is_accepted(names
 def test_a_directory_of_other_files_is_refused_by_name(names):
     with pytest.raises(
         UsageError,
-        match=rf"/data is not empty and no data directory: it has '({'|'.join(names).replace('/', '|')})",
+        match=rf"/data is not a data directory: it contains '({'|'.join(names).replace('/', '|')})",
     ):
         refuse_foreign_directory(disk_with(*names), DIRECTORY)
 

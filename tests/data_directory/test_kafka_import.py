@@ -120,7 +120,8 @@ def test_a_topic_that_was_made_again_has_the_partitions_of_its_last_life(make):
 def test_without_the_controllers_log_a_hole_is_refused_by_name(make):
     directory = make("t-0", "t-2", "t-7")
     with pytest.raises(
-        DamageError, match=f"{directory}/t-1, {directory}/t-3, {directory}/t-4 and 2 more of topic t"
+        DamageError,
+        match=f"topic t are missing: {directory}/t-1, {directory}/t-3, {directory}/t-4 and 2 more",
     ):
         find_topics(DISK, directory)
     assert not (directory / "cluster.json").exists()
@@ -128,13 +129,13 @@ def test_without_the_controllers_log_a_hole_is_refused_by_name(make):
 
 def test_behind_what_the_controllers_know_a_hole_is_refused_by_name(make):
     directory = make("t-0", "t-1", "t-4", records=TOPIC)
-    with pytest.raises(DamageError, match=f"{directory}/t-3 of topic t is missing, although t-4 exists"):
+    with pytest.raises(DamageError, match=f"topic t are missing: {directory}/t-3. t-4 exists"):
         find_topics(DISK, directory)
 
 
 def test_a_directory_with_a_great_number_is_refused_at_once(make):
     directory = make("backup-2026010826")
-    with pytest.raises(DamageError, match=r"backup-2 and 2026010823 more of topic backup is missing"):
+    with pytest.raises(DamageError, match=r"topic backup are missing: .*backup-2 and 2026010823 more"):
         find_topics(DISK, directory)
 
 

@@ -77,7 +77,7 @@ def test_a_directory_of_kafka_with_zookeeper_has_no_defect():
 def test_another_cluster_than_the_list_of_topics_names_is_refused_with_both():
     with pytest.raises(
         DamageError,
-        match=r"^/data/meta\.properties says cluster\.id=abc, but cluster\.json says xyz.*Restore the wrong",
+        match=r"^/data/meta\.properties says cluster\.id=abc, but cluster\.json says xyz.*Restore the file that is wrong",
     ):
         read(WHOLE, listed="xyz")
 

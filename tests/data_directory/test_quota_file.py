@@ -72,7 +72,7 @@ def test_a_file_that_was_written_and_is_lost_is_refused_by_name():
     disk, stored = fresh()
     stored.store(encode_quotas(AFTER))
     disk.remove(stored.path)
-    with pytest.raises(DamageError, match=r"^/data/quotas.json, .*it is missing; restore it, or remove"):
+    with pytest.raises(DamageError, match=r"^/data/quotas.json, .*the file is missing. Restore the file; or"):
         stored.load()
 
 
@@ -99,5 +99,5 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
 def test_a_file_that_holds_no_quotas_is_refused(rows):
     disk, stored = fresh()
     disk.write_atomic(stored.path, with_crc(b'{"version":1,"quotas":%s}' % rows.encode()))
-    with pytest.raises(DamageError, match="it does not hold the clients' quotas"):
+    with pytest.raises(DamageError, match="the file does not hold the clients' quotas"):
         stored.load()

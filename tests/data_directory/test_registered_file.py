@@ -60,22 +60,28 @@ def test_any_changed_bit_is_found():
     for at in range(len(ONE) - 1):
         for bit in range(8):
             changed = ONE[:at] + bytes([ONE[at] ^ 1 << bit]) + ONE[at + 1 :]
-            with pytest.raises(DamageError, match="its CRC does not match its content"):
+            with pytest.raises(DamageError, match="the CRC in the file does not match its content"):
                 decode(changed)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"", "it does not hold the things"),
-        (b"7", "it does not hold the things: a value in it is of another type than expected"),
-        (b"{}", "it does not hold the things: it has no version"),
-        (b'{"version":2}', "it does not hold the things: it has no things"),
-        (b'{"version":2,"things":7}', "it does not hold the things: a value in it is of another type"),
-        (b'{"version":"2","things":[]}', "it does not hold the things: a value in it is of another type"),
-        (b'{"version":0,"things":[]}', "it is of version 0, and this release reads versions 1 to 2"),
-        (b'{"version":true,"things":[]}', "it is of version True, and this release reads versions 1 to 2"),
-        (b'{"version":1.5,"things":[]}', "it is of version 1.5, and this release reads versions 1 to 2"),
+        (b"", "the file does not hold the things"),
+        (b"7", "the file does not hold the things: a value in it is of another type than expected"),
+        (b"{}", "the file does not hold the things: it has no version"),
+        (b'{"version":2}', "the file does not hold the things: it has no things"),
+        (b'{"version":2,"things":7}', "the file does not hold the things: a value in it is of another type"),
+        (
+            b'{"version":"2","things":[]}',
+            "the file does not hold the things: a value in it is of another type",
+        ),
+        (b'{"version":0,"things":[]}', "the file has version 0, and this release reads versions 1 to 2"),
+        (
+            b'{"version":true,"things":[]}',
+            "the file has version True, and this release reads versions 1 to 2",
+        ),
+        (b'{"version":1.5,"things":[]}', "the file has version 1.5, and this release reads versions 1 to 2"),
     ],
 )
 def test_content_that_cannot_be_read_is_refused_with_what_is_wrong(text, why):
@@ -132,8 +138,9 @@ def test_a_file_that_was_lost_is_refused_with_what_to_do():
     with pytest.raises(DamageError) as refused:
         file.load()
     assert str(refused.value) == (
-        "/data/things.json, which holds the things of all, cannot be read: it is missing; restore it, or remove it and "
-        "the line stablelog.things=things.json of meta.properties to start without them"
+        "/data/things.json, which holds the things of all, cannot be read: the file is missing. Restore the "
+        "file; or, to start without its content, remove the file and the line stablelog.things=things.json of "
+        "meta.properties"
     )
     disk.write_atomic(META, META_CONTENT)
     assert file.load() == [], "as the message says"
@@ -142,7 +149,9 @@ def test_a_file_that_was_lost_is_refused_with_what_to_do():
 def test_a_damaged_file_is_refused_by_path_also_if_no_line_notes_it():
     disk, file = fresh()
     disk.write_atomic(file.path, b"x")
-    with pytest.raises(DamageError, match=r"^/data/things.json, .* cannot be read: its CRC does not match"):
+    with pytest.raises(
+        DamageError, match=r"^/data/things.json, .* cannot be read: the CRC in the file does not match"
+    ):
         file.load()
 
 

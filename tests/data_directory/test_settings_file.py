@@ -34,7 +34,7 @@ def test_numbers_in_a_file_that_was_edited_are_read_as_their_texts():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"", "it does not hold the broker's dynamic settings"),
+        (b"", "the file does not hold the broker's dynamic settings"),
         (b"[]", "a value in it is of another type than expected"),
         (b"{}", "it has no version"),
         (b'{"version":1}', "it has no settings"),
@@ -42,8 +42,8 @@ def test_numbers_in_a_file_that_was_edited_are_read_as_their_texts():
         (b'{"version":2,"settings":{}}', "it has no defaults"),
         (b'{"version":3,"settings":{},"defaults":{}}', "it has no groups"),
         (b'{"version":3,"settings":{},"defaults":{},"groups":{"g":7}}', "a value in it is of another type"),
-        (b'{"version":0,"settings":{}}', "it is of version 0, and this release reads versions 1 to 3"),
-        (b"\xff", "it does not hold the broker's dynamic settings: byte 0 is not UTF-8"),
+        (b'{"version":0,"settings":{}}', "the file has version 0, and this release reads versions 1 to 3"),
+        (b"\xff", "the file does not hold the broker's dynamic settings: byte 0 is not UTF-8"),
     ],
 )
 def test_a_file_that_holds_no_settings_is_refused_with_what_is_wrong(text, why):

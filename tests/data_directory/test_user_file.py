@@ -59,12 +59,12 @@ def test_two_directories_have_two_secrets():
 @pytest.mark.parametrize(
     ("members", "why"),
     [
-        ({"secret": "QQ==", "users": {}}, "its secret is incomplete"),
-        ({"users": {}}, "it does not hold users"),
-        ({"secret": "hunter2", "users": {}}, "it does not hold users"),
-        ({"secret": "QQ==", "users": {"alice": {"MD5": ONE}}}, "it does not hold users"),
-        ({"secret": "QQ==", "users": {"alice": {"SCRAM-SHA-256": ONE}}}, "it does not hold users"),
-        ({"secret": "QQ==", "users": ["hunter2"]}, "it does not hold users"),
+        ({"secret": "QQ==", "users": {}}, "the secret in the file is incomplete"),
+        ({"users": {}}, "the file does not hold users"),
+        ({"secret": "hunter2", "users": {}}, "the file does not hold users"),
+        ({"secret": "QQ==", "users": {"alice": {"MD5": ONE}}}, "the file does not hold users"),
+        ({"secret": "QQ==", "users": {"alice": {"SCRAM-SHA-256": ONE}}}, "the file does not hold users"),
+        ({"secret": "QQ==", "users": ["hunter2"]}, "the file does not hold users"),
     ],
     ids=str,
 )
@@ -79,5 +79,5 @@ def test_a_file_of_a_later_release_is_refused_by_version():
 
 
 def test_a_version_that_no_release_can_have_is_damage():
-    with pytest.raises(DamageError, match="it is of version 5000, and this release reads version 1"):
+    with pytest.raises(DamageError, match="the file has version 5000, and this release reads version 1"):
         decode_users(encode_json(5000, {}))

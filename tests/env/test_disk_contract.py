@@ -550,7 +550,7 @@ def test_a_view_of_a_few_bytes_is_refused_where_the_file_has_become_shorter(tmp_
     (tmp_path / "f").write_bytes(CONTENT)
     file = LocalDisk().open(tmp_path / "f")
     os.truncate(tmp_path / "f", 4)
-    with pytest.raises(DiskError, match="which has become shorter") as raised:
+    with pytest.raises(DiskError, match="the file has become shorter") as raised:
         file.view(2, 3)
     assert raised.value.number == errno.EIO
 

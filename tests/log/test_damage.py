@@ -131,7 +131,7 @@ def test_without_a_recorded_end_damage_is_cut_only_where_no_whole_batch_follows(
     log = growing()
     before = log.disk.read_bytes(path_of(0))
     offset, _ = damaged_batch(log, 4)
-    with pytest.raises(DamageError, match=rf"a whole batch of offset {offset + 1} follows"):
+    with pytest.raises(DamageError, match=rf"A whole batch of offset {offset + 1} follows"):
         log.open(recovery_point=None)
     log.disk.damage(path_of(0), before)
     offset, rest = damaged_batch(log, -1)
@@ -233,7 +233,7 @@ def test_the_first_batch_of_a_segment_behind_the_damage_is_missed_too():
         log.disk.lose(path)
     changed(log, path_of(0), 30)
     before = log.disk.read_bytes(path_of(1))
-    with pytest.raises(DamageError, match=f"{path_of(1)}.*a whole batch of offset 1 follows at byte 0"):
+    with pytest.raises(DamageError, match=f"{path_of(1)}.*A whole batch of offset 1 follows at byte 0"):
         log.open(recovery_point=None)
     for base in bases[1:]:
         changed(log, path_of(base), 30)

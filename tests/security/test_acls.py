@@ -50,9 +50,12 @@ def test_a_rule_that_can_apply_is_accepted(rule):
     [
         (
             RULE._replace(pattern=Pattern(ResourceType.ANY, "a")),
-            "the resource type ANY is not that of a resource",
+            "the resource type ANY is not allowed: name the type of one resource",
         ),
-        (RULE._replace(pattern=Pattern(ResourceType.UNKNOWN, "a")), "the resource type UNKNOWN is not that"),
+        (
+            RULE._replace(pattern=Pattern(ResourceType.UNKNOWN, "a")),
+            "the resource type UNKNOWN is not allowed",
+        ),
         (
             RULE._replace(pattern=TOPIC._replace(pattern_type=PatternType.MATCH)),
             "pattern type MATCH is not allowed",
@@ -70,7 +73,7 @@ def test_a_rule_that_can_apply_is_accepted(rule):
         (RULE._replace(pattern=Pattern(ResourceType.TOPIC, "")), "the name of the resource is empty"),
         (
             RULE._replace(pattern=Pattern(ResourceType.CLUSTER, "mine")),
-            "the only resource of type CLUSTER is 'kafka-",
+            "the resource of type CLUSTER must have the name 'kafka-",
         ),
         (RULE._replace(host=""), r"the host is empty: use an address, or \* for every address"),
         (
@@ -80,10 +83,16 @@ def test_a_rule_that_can_apply_is_accepted(rule):
         (RULE._replace(principal="alice"), "'alice' is not a principal: write User:name"),
         (
             RULE._replace(pattern=Pattern(ResourceType.TOPIC, "x" * (TEXT_SIZE_MAX + 1))),
-            "a text is longer than 32767 characters",
+            "the name of the resource, the principal or the host has more than 32767 characters",
         ),
-        (RULE._replace(host="x" * (TEXT_SIZE_MAX + 1)), "a text is longer than 32767 characters"),
-        (RULE._replace(principal="User:" + "x" * TEXT_SIZE_MAX), "a text is longer than 32767 characters"),
+        (
+            RULE._replace(host="x" * (TEXT_SIZE_MAX + 1)),
+            "the name of the resource, the principal or the host has more than 32767 characters",
+        ),
+        (
+            RULE._replace(principal="User:" + "x" * TEXT_SIZE_MAX),
+            "the name of the resource, the principal or the host has more than 32767 characters",
+        ),
     ],
     ids=lambda value: str(value)[:60],
 )

@@ -122,7 +122,7 @@ def test_a_segment_without_cut_points_is_one_chunk():
 def test_cut_points_that_do_not_grow_within_the_segment_are_refused_with_its_id(points):
     row = pointed(*points)
     with pytest.raises(
-        DamageError, match=f"the cut points of the remote segment {row.segment_id} are not in the order"
+        DamageError, match=f"the remote segment {row.segment_id}, the cut points .* are not in the order"
     ):
         cut_points(row)
 
@@ -131,7 +131,7 @@ def test_cut_points_with_another_number_of_crcs_are_refused_with_the_id_of_the_s
     row = pointed((10, 300), (40, 700), crcs=[5])
     with pytest.raises(
         DamageError,
-        match=f"the remote segment {row.segment_id} has cut points, but a manifest must have a CRC",
+        match=f"the remote segment {row.segment_id} does not have a CRC",
     ):
         cut_points(row)
 

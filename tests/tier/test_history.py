@@ -78,7 +78,7 @@ def test_a_local_log_that_ends_before_the_durable_records_of_the_manifest_is_onl
     for recorded in (None, Manifest("c"), manifest(*ROWS)):
         for last in ((), (segment(20, 22),)):
             with pytest.raises(
-                DamageError, match="durable records up to offset 23, and the local log ends at"
+                DamageError, match="durable records up to offset 23, but the local log ends at"
             ):
                 proven_manifest(found, local(*whole, *last, recorded=recorded))
         assert proven_manifest(found, local(*whole, segment(20, 23), recorded=recorded)).manifest == found
@@ -95,7 +95,7 @@ def test_what_this_directory_has_published_must_still_be_there():
     log = segment(20, 22)
     assert proven_manifest(manifest(*ROWS, row(20, 22)), local(log, recorded=recorded))
     for other in (manifest(ROWS[0]), manifest(row(0, 10), ROWS[1]), None):
-        with pytest.raises(DamageError, match=r"objects are lost|lacks the copy of segment 0"):
+        with pytest.raises(DamageError, match=r"are lost|lacks segment 0"):
             proven_manifest(other, local(log, recorded=recorded))
     deleted = manifest(ROWS[1], log_start=10)
     assert proven_manifest(deleted, local(log, recorded=recorded, log_start=10)).manifest == deleted

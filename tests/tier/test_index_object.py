@@ -48,7 +48,10 @@ def test_an_object_of_a_later_release_is_refused_by_its_key():
 
 
 def test_an_object_that_is_too_short_is_refused_with_its_size():
-    with pytest.raises(DamageError, match=r"^x has 3 bytes, and an object of indexes has at least 8"):
+    with pytest.raises(
+        DamageError,
+        match=r"^the object x is damaged: it has 3 bytes, but an object of indexes has at least 8",
+    ):
         indexes_of(b"abc", "x")
 
 

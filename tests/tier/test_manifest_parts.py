@@ -197,7 +197,7 @@ def test_a_caller_that_loads_no_parts_is_told_of_them():
 
 @pytest.mark.parametrize("parts", [None, 5, [[]], [["x", 0, 1, 2, 3]], [[7, 0, 1, 2, 3]], [["0" * 32, 0, 1]]])
 def test_parts_that_are_named_wrongly_are_refused(parts):
-    with pytest.raises(DamageError, match="names its parts wrongly"):
+    with pytest.raises(DamageError, match="does not list its parts correctly"):
         decode_manifest(_head(parts))
 
 

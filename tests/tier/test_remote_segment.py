@@ -26,7 +26,7 @@ def test_an_object_with_the_same_indexes_and_another_producer_snapshot_is_refuse
     segment = replace(row, summary=summary, indexes_crc=directory_crc(encode_indexes(files)))
     assert segment.indexes_in(encode_indexes(files), "x")[IndexKind.PRODUCERS] == b"mine"
     other = encode_indexes({**files, IndexKind.PRODUCERS: b"your"})
-    with pytest.raises(DamageError, match=r"^x: the object of indexes is not the one"):
+    with pytest.raises(DamageError, match=r"^the object x is not the object of indexes"):
         segment.indexes_in(other, "x")
     assert RemoteSegment.from_record(segment.to_record()) == segment
 
@@ -57,8 +57,11 @@ def test_a_segment_is_read_as_it_was_written(written_segment):
         ({"start_offset": -1}, "has impossible offsets or an impossible size"),
         ({"end_offset": 99}, "has impossible offsets or an impossible size"),
         ({"size": -1}, "has impossible offsets or an impossible size"),
-        ({"commit_index": b"xy"}, "describes its commit index in 2 bytes instead of 40"),
-        ({"indexes_crc": b"xyz"}, "has a CRC of its indexes of 3 bytes instead of 4"),
+        (
+            {"commit_index": b"xy"},
+            "is damaged: the description of the commit index has 2 bytes instead of 40",
+        ),
+        ({"indexes_crc": b"xyz"}, "is damaged: the CRC of the indexes has 3 bytes instead of 4"),
     ],
 )
 def test_impossible_fields_of_a_record_are_refused_with_the_id_of_the_segment(changes, message):

@@ -100,7 +100,7 @@ def test_a_message_with_null_only_where_it_may_be_is_accepted():
     ids=["at the top", "in an item", "in an item of a list that may be null"],
 )
 def test_a_null_where_none_may_be_is_refused_by_the_name_of_the_field(message, field):
-    with pytest.raises(ValueError, match=f"^{field} must not be null$"):
+    with pytest.raises(ValueError, match=f"^the field {field} is null, which is not allowed$"):
         refuse_nulls(message)
 
 

@@ -97,7 +97,9 @@ def check_framing(codec: Codec, packed: Buffer) -> None:
 
 def _check_xerial_header(packed: Buffer) -> None:
     if len(packed) < XERIAL_HEADER.size or XERIAL_HEADER.unpack_from(packed)[1] < 1:
-        raise DamageError("snappy records of a batch have no header of xerial framing with version 1")
+        raise DamageError(
+            "the snappy-compressed records of a batch do not have an xerial header of version 1"
+        )
 
 
 def _check_lz4_frame(packed: memoryview) -> None:
@@ -115,11 +117,12 @@ def _check_lz4_frame(packed: memoryview) -> None:
         while size := LZ4_LENGTH.unpack_from(packed, at)[0]:
             at += LZ4_LENGTH.size + (size & ~LZ4_NOT_COMPRESSED) + checksum_size
     except struct.error:
-        raise DamageError("an lz4 frame is incomplete") from None
+        raise DamageError("the lz4 frame with the records of a batch is incomplete") from None
     end = at + LZ4_LENGTH.size * (2 if flags & LZ4_CONTENT_CHECKSUM else 1)
     if end != len(packed):
         raise DamageError(
-            f"an lz4 frame ends after {end} bytes of {len(packed)}; Kafka's clients read only one frame"
+            f"the lz4-compressed records of a batch have {len(packed)} bytes, but their first lz4 "
+            f"frame ends after {end} bytes; Kafka's clients read only one frame"
         )
 
 
@@ -204,7 +207,8 @@ def _decompress_snappy(records: Buffer, size_max: int) -> bytes:
             at += CHUNK_LENGTH.size
             if not 0 <= size <= len(packed) - at:
                 raise ValueError(
-                    f"a chunk has a size of {size} bytes, but only {len(packed) - at} bytes are left"
+                    f"a chunk of snappy-compressed records has a size of {size} bytes, but only "
+                    f"{len(packed) - at} bytes are left"
                 )
             chunk = packed[at : at + size]
             left -= cramjam.snappy.decompress_raw_len(chunk)

@@ -125,7 +125,7 @@ def prove_in_portions(data: bytes, count: int) -> Generator[None, None, Proven]:
             headers_left -= some
             left -= some
         if after != head.end:
-            raise wrong_record(number, f"{head.end - after} bytes follow its last field")
+            raise wrong_record(number, f"{head.end - after} bytes follow the last field of the record")
         if keyless == NO_RECORD and head.is_keyless:
             keyless = number
         time_size = max(time_size, head.delta - head.attributes - 1)

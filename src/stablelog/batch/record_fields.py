@@ -67,7 +67,7 @@ def _read_int(data: bytes, at: int, end: int, number: int) -> tuple[int, int]:
                 break
             return (value >> 1) ^ -(value & 1), place + 1
         shift += 7
-    raise wrong_record(number, "a varint is incomplete, or has more than 32 bits")
+    raise wrong_record(number, "a varint in the record is incomplete, or has more than 32 bits")
 
 
 def _after_long(data: bytes, at: int, end: int, number: int) -> int:
@@ -80,7 +80,7 @@ def _after_long(data: bytes, at: int, end: int, number: int) -> int:
             if place == at + LONG_SIZE_MAX - 1 and byte > 1:
                 break
             return place + 1
-    raise wrong_record(number, "its timestamp delta is incomplete, or has more than 64 bits")
+    raise wrong_record(number, "the record's timestamp delta is incomplete, or has more than 64 bits")
 
 
 def _read_size(data: bytes, at: int, end: int, number: int, what: str) -> tuple[int, int, int]:
@@ -98,7 +98,11 @@ def _read_size(data: bytes, at: int, end: int, number: int, what: str) -> tuple[
     """
     size, at = _read_int(data, at, end, number)
     if not -1 <= size <= end - at:
-        raise wrong_record(number, f"its {what} has a size of {size} bytes, and {end - at} bytes are left")
+        raise wrong_record(
+            number,
+            f"the record's {what} has a size of {size} bytes, but only {end - at} bytes are left in "
+            "the record",
+        )
     return size, at, at + max(size, 0)
 
 
@@ -112,22 +116,29 @@ def read_fields(data: bytes, begin: int, number: int) -> RecordFields:
     end = attributes + size
     if not 0 < size <= len(data) - attributes:
         raise wrong_record(
-            number, f"its size is {size} bytes, and {len(data) - attributes} bytes are left in the batch"
+            number,
+            f"the record has a size of {size} bytes, but only {len(data) - attributes} bytes are left "
+            "in the batch",
         )
     if data[attributes] >= ONE_BYTE:
         # kafka-python and aiokafka read the attributes as a varint, and Java as a byte. Kafka defines no bit of them.
         raise wrong_record(
-            number, f"its attributes are {data[attributes]:#04x}, which some clients take for two bytes"
+            number,
+            f"the record's attributes are {data[attributes]:#04x}, which some clients take for two bytes",
         )
     delta_at = _after_long(data, attributes + 1, end, number)
     delta, key_size_at = _read_int(data, delta_at, end, number)
     if delta != number:
-        raise wrong_record(number, f"its offset delta is {delta}")
+        raise wrong_record(
+            number, f"the record's offset delta is {delta}, but must be the number of the record in the batch"
+        )
     key_size, key, value_size_at = _read_size(data, key_size_at, end, number, "key")
     _, value, count_at = _read_size(data, value_size_at, end, number, "value")
     header_count, headers = _read_int(data, count_at, end, number)
     if not 0 <= header_count <= end - headers:
-        raise wrong_record(number, f"it has {header_count} headers in {end - headers} bytes")
+        raise wrong_record(
+            number, f"the record has {header_count} headers, but only {end - headers} bytes are left for them"
+        )
     return RecordFields(
         begin,
         attributes,

@@ -189,7 +189,9 @@ def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
         DamageError: the bytes are not exactly `count` records. Some of them may have been yielded before.
     """
     if count > len(data):
-        raise DamageError(f"a batch has {count} records in {len(data)} bytes, which is impossible")
+        raise DamageError(
+            f"a batch has {count} records in {len(data)} bytes, but each record needs at least one byte"
+        )
     at = 0
     for _ in range(count):
         size, at = read_varint(data, at)

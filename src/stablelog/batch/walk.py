@@ -62,10 +62,14 @@ def walk_fields(data: bytes, count: int) -> Iterator[Fields]:
                 value = data[at : at + length]
                 at += length
             if at >= end:
-                raise DamageError(f"the fields of a record are longer than the record of {end - begin} bytes")
+                raise DamageError(
+                    f"the fields of a record are longer than the record, which has {end - begin} bytes"
+                )
             yield timestamp_delta, offset_delta, key, value, at
             at = end
     except IndexError:
-        raise DamageError(f"the batch ends within a record: it has {size} bytes of records") from None
+        raise DamageError(
+            f"a batch ends within a record: the records of the batch have {size} bytes"
+        ) from None
     if at != size:
         raise DamageError(f"{size - at} bytes follow the last record of a batch")

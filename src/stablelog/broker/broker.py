@@ -292,8 +292,8 @@ class Broker:
             await self._opening.open_all()
         except DiskError as error:
             log.error(
-                "the file of recovery points cannot be written: the next start then checks more of the "
-                "logs, which takes longer, and nothing is lost. %s",
+                "the file of recovery points cannot be written: %s. Nothing is lost, but the next start checks "
+                "more of the logs, which takes longer",
                 error,
             )
         self.transactions.all_partitions_opened()

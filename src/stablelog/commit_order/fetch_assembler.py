@@ -322,8 +322,9 @@ class FetchAssembler:
             found = segment.find(max(self.start, entry.start))
             if found is None or found.position >= extent.end:
                 raise DamageError(
-                    f"the batches outside transactions from position {entry.start} on end before position {self.start}, "
-                    "but the commit index says that they contain this position: the log or the index is damaged"
+                    "the log or the commit index (the list of a segment's transactions) is damaged: the "
+                    f"index says that position {self.start} is in the batches outside transactions from "
+                    f"position {entry.start} on, but these batches end before this position"
                 )
             if found.size > room and not self.needs_one:
                 return False

@@ -60,8 +60,9 @@ def decode_first_sequences(content: bytes) -> tuple[FirstSequence, ...]:
     rows = tuple(FirstSequence(int(base), int(sequence)) for base, sequence in pairs)
     if not rows or content != encode_first_sequences(rows):
         raise DamageError(
-            f"`log-start-sequence`: the file is damaged: it must have a line with the version, {VERSION}, the number of rows, a "
-            "row with a base offset and the number of a commit for each of at least one segment, and the CRC of all lines. "
-            "The broker does not use the file, and writes it again when it deletes a segment"
+            "the file `log-start-sequence` is damaged. The broker does not use the file, and writes "
+            "a new one when it deletes a segment. The file must have a line with the version, "
+            f"{VERSION}, the number of rows, a row with a base offset and the number of a commit for "
+            "each of at least one segment, and the CRC of all lines"
         )
     return rows

@@ -306,8 +306,9 @@ class IndexBuilder:
         whole = ended if ended is not None and ended.record_count == count else None
         if whole is None and self._partition.segments()[0].base_offset == 0:
             raise DamageError(
-                f"{self._partition.topic}-{self._partition.index}: the commit marker at offset {header.base_offset} has "
-                f"{count} positions, but its transaction has {ended.record_count if ended else 0} records"
+                f"{self._partition.topic}-{self._partition.index}: the commit marker at offset "
+                f"{header.base_offset} says that its transaction has {count} records, but the log has "
+                f"{ended.record_count if ended else 0} records of this transaction"
             )
         start = header.base_offset + 1
         self.indexes[-1].add_entry(

@@ -179,8 +179,9 @@ class CommitOrder(TieredView):
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
             raise OffsetOutOfRangeError(
-                f"position {start} is not in {self._partition.topic}-{self._partition.index}, which has the "
-                f"positions {self.start_offset} to {self.end_offset} (exclusive)"
+                f"position {start} in commit order is not in "
+                f"{self._partition.topic}-{self._partition.index}, which has the positions "
+                f"{self.start_offset} to {self.end_offset} (exclusive)"
             )
         # A reader that begins at the start of the view is expected to continue with the following positions.
         reads_on = start in self._read_ends or start == self.start_offset

@@ -92,7 +92,7 @@ class FieldReader:
         end = self._at + size
         if not self._at <= end <= len(self._data):
             left = len(self._data) - self._at
-            raise self.damage(f"it is cut short: {size} bytes are expected, {left} are left")
+            raise self.damage(f"{size} bytes are expected, but only {left} bytes are left")
         taken = self._data[self._at : end]
         self._at = end
         return taken
@@ -132,7 +132,7 @@ class FieldReader:
         version = self.int16()
         refuse_unknown_version(self._what, version, known, least)
         if not least <= version <= known:
-            raise self.damage(f"version {version}; versions {least} to {known} can be read")
+            raise self.damage(f"the version is {version}, and only versions {least} to {known} can be read")
         self.is_flexible = flexible_from is not None and version >= flexible_from
         return version
 
@@ -159,13 +159,13 @@ class FieldReader:
         try:
             return self.read_bytes(size).decode()
         except UnicodeDecodeError as error:
-            raise self.damage(f"a string that is not UTF-8 ({error})") from None
+            raise self.damage(f"a string is not UTF-8: {error}") from None
 
     def string(self) -> str:
         """Read a string."""
         text = self.nullable_string()
         if text is None:
-            raise self.damage("null where a string is required")
+            raise self.damage("a string is null, which is not allowed")
         return text
 
     def byte_string(self) -> bytes:

@@ -159,9 +159,9 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
         with adding_path(path):
             refuse_unknown_version(CATALOG, version, VERSION, VERSION)
         if version != VERSION:
-            raise ValueError(f"it has version {version!r}, and this release reads version {VERSION}")
+            raise ValueError(f"the file has version {version!r}, and this release reads version {VERSION}")
         if content.pop("crc") != _crc(_compact(content)):
-            raise ValueError("its CRC does not match its content")
+            raise ValueError("the CRC in the file does not match its content")
         topics = [
             ListedTopic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))
             for name, entry in content["topics"].items()
@@ -180,5 +180,5 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamageError(
-            f"{path} is not a list of topics: {in_words(error)}. Restore it from a backup"
+            f"{path} is not a list of topics: {in_words(error)}. Restore the file from a backup"
         ) from error

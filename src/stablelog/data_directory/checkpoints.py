@@ -53,7 +53,8 @@ def decode_offset_checkpoint(content: bytes, path: Path) -> Offsets:
             refuse_unknown_version("a checkpoint of offsets", int(lines[0]), CHECKPOINT_VERSION)
         if lines[0] != "0" or lines[-1] or len(lines) != 3 + int(lines[1]):
             raise ValueError(
-                f"its {len(lines)} lines are not as many as it says, or its version {lines[0]!r} is not 0"
+                "the file has another number of lines than its second line says, or its version "
+                f"{lines[0]!r} is not 0"
             )
         rows = [line.rsplit(" ", 2) for line in lines[2:-1]]
         return {(topic, int(index)): int(offset) for topic, index, offset in rows}

@@ -35,11 +35,14 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
         version = int(read["version"])
         int(read["brokerEpoch"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DamageError(f"{path} is damaged: it does not hold a version and a broker epoch") from error
+        raise DamageError(f"{path} is damaged: the file must contain a version and a broker epoch") from error
     with adding_path(path):
         refuse_unknown_version("the sign of a clean stop", version, CLEAN_SHUTDOWN_VERSION)
     if version != CLEAN_SHUTDOWN_VERSION:
-        raise DamageError(f"{path} is damaged: it says version {version}")
+        raise DamageError(
+            f"{path} is damaged: the file has version {version}, and only version "
+            f"{CLEAN_SHUTDOWN_VERSION} exists"
+        )
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
@@ -54,5 +57,9 @@ def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
     except FileNotFoundError:
         return False
     except DamageError as damaged:
-        log.warning("%s. The broker treats the last stop as clean", damaged)
+        log.warning(
+            "the broker treats its last stop as clean, although the file that records the stop is "
+            "damaged: %s",
+            damaged,
+        )
     return True

@@ -48,8 +48,8 @@ def refuse_foreign_directory(disk: Disk, directory: Path) -> None:
     names = sorted(name for name in disk.list_dir(directory) if not name.startswith(".") and name != MOUNTED)
     if names and not any(_is_own(disk, directory, name) for name in names):
         raise UsageError(
-            f"{directory} is not empty and no data directory: it has {names[0]!r} and no file of a broker. Use another "
-            "directory, or an empty one"
+            f"{directory} is not a data directory: it contains {names[0]!r} and no file of a broker. "
+            "Use another directory, or an empty one"
         )
 
 

@@ -69,7 +69,8 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
         for index in range(known_count):
             if index not in partitions:
                 log.warning(
-                    "%s is missing, although %s-0 names it: the partition is offline. Restore the directory, or delete the topic",
+                    "the directory %s is missing, although the metadata log of Apache Kafka (%s-0) names its "
+                    "partition: the partition is offline. Restore the directory, or delete the topic",
                     directory / f"{name}-{index}",
                     METADATA_TOPIC,
                 )
@@ -116,14 +117,15 @@ def _check_holes(directory: Path, topic: str, partitions: Collection[int], wante
     """
     gone_count = len(wanted) - sum(index in wanted for index in partitions)
     if gone_count:
-        gone = ", ".join(
+        missing = ", ".join(
             f"{directory / topic}-{index}"
             for index in islice((one for one in wanted if one not in partitions), NAMED_MAX)
         )
         more = f" and {gone_count - NAMED_MAX} more" if gone_count > NAMED_MAX else ""
         raise DamageError(
-            f"{gone}{more} of topic {topic} is missing, although {topic}-{wanted[-1]} exists. Restore it, or "
-            f"move {topic}-{wanted[-1]} away if it is not a partition"
+            f"directories of topic {topic} are missing: {missing}{more}. {topic}-{wanted[-1]} exists, "
+            "so the partitions before it must exist, too. Restore the missing directories, or move "
+            f"{topic}-{wanted[-1]} away if it is not a partition"
         )
 
 

@@ -59,8 +59,8 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
     said, listed = pairs.get("cluster.id", ""), "" if catalog is None else catalog.cluster_id
     if listed and said and listed != said:
         raise DamageError(
-            f"{path} says cluster.id={said}, but {CATALOG_FILE} says {listed}: the files are from two directories, or one is damaged. "
-            "Restore the wrong file"
+            f"{path} says cluster.id={said}, but {CATALOG_FILE} says {listed}: the files are from two "
+            "directories, or one is damaged. Restore the file that is wrong"
         )
     node, node_id = pairs.get("node.id", pairs.get("broker.id")), node_id_in(pairs)
     if node is not None and node_id is None:

@@ -112,18 +112,18 @@ def decode_json(kind: FileKind, content: bytes, read: Callable[[int, Mapping[str
     """
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     if crc != b"%08x" % crc32c(text):
-        raise DamageError("its CRC does not match its content")
+        raise DamageError("the CRC in the file does not match its content")
     try:
         members = parse_json(text)
         version = members["version"]
         refuse_unknown_version(kind.what, version, kind.version)
         if type(version) is not int or version < 1:
             raise DamageError(
-                f"it is of version {version}, and this release reads versions 1 to {kind.version}"
+                f"the file has version {version}, and this release reads versions 1 to {kind.version}"
             )
         return read(version, members)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamageError(f"it does not hold {kind.what}: {in_words(error)}") from error
+        raise DamageError(f"the file does not hold {kind.what}: {in_words(error)}") from error
 
 
 def has_registered_file(kind: FileKind, disk: Disk, directory: Path) -> bool:
@@ -187,12 +187,13 @@ class RegisteredFile(Generic[Content]):
         except FileNotFoundError:
             if not self._is_registered():
                 return self._decode(self._empty)
-            why = "it is missing"
+            why = "the file is missing"
         except DamageError as corrupt:
             why = str(corrupt)
         raise DamageError(
-            f"{self.path}, which holds {self._kind.why}, cannot be read: {why}; "
-            f"restore it, or remove it and the line {self._kind.meta_line} of {self._meta.name} to start without them"
+            f"{self.path}, which holds {self._kind.why}, cannot be read: {why}. Restore the file; or, "
+            f"to start without its content, remove the file and the line {self._kind.meta_line} of "
+            f"{self._meta.name}"
         )
 
     def register(self) -> None:

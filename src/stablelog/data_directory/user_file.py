@@ -31,7 +31,9 @@ def decode_users(content: bytes) -> CredentialTable:
 
     def read(version: int, members: Mapping[str, Any]) -> CredentialTable:
         if version != USERS.version:
-            raise DamageError(f"it is of version {version}, and this release reads version {USERS.version}")
+            raise DamageError(
+                f"the file has version {version}, and this release reads version {USERS.version}"
+            )
         return CredentialTable.from_json(members)
 
     return decode_json(USERS, content, read)

@@ -142,7 +142,9 @@ class LocalFile:
             if size <= COPIED_SIZE_MAX:
                 copied = self.read(position, size)
                 if len(copied) < size:
-                    raise DiskError(f"reading {self._path}, which has become shorter,", errno.EIO)
+                    raise DiskError(
+                        f"reading {self._path} failed, because the file has become shorter", errno.EIO
+                    )
                 return memoryview(copied)
             if self._fd < 0:
                 # The file is closed. With -1 as the descriptor, mmap would return memory without a file instead of an
@@ -324,7 +326,7 @@ class LocalDisk:
             missing.append(at)
             at = at.parent
         if not stat.S_ISDIR(mode):
-            raise NotADirectoryError(errno.ENOTDIR, "a file of this name exists", str(at))
+            raise NotADirectoryError(errno.ENOTDIR, "a file with the name of the directory exists", str(at))
         for directory in reversed(missing):
             try:
                 os.mkdir(directory)
@@ -356,7 +358,11 @@ class LocalDisk:
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
         entries = list(os.scandir(path))
         if any(entry.is_dir(follow_symlinks=False) for entry in entries):
-            raise OSError(errno.ENOTEMPTY, "the directory contains a directory", str(path))
+            raise OSError(
+                errno.ENOTEMPTY,
+                "the directory is not removed, because it contains another directory",
+                str(path),
+            )
         for entry in entries:
             os.unlink(path / entry.name)
         os.rmdir(path)

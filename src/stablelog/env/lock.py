@@ -88,7 +88,9 @@ def is_locked(directory: Path) -> bool:
         return True
     except OSError as error:
         log.warning(
-            "%s cannot be locked (%s), so it is unknown whether a broker has it open", path, error.strerror
+            "%s cannot be locked (%s), so it is unknown whether a broker uses the directory",
+            path,
+            error.strerror,
         )
     finally:
         os.close(descriptor)

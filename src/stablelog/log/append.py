@@ -81,7 +81,7 @@ def check_batch(
     if header.codec is Codec.NONE and header.record_count * RECORD_SIZE_MIN > size - HEADER.size:
         raise RefusedError(
             ErrorCode.invalid_record,
-            f"a batch has {header.record_count} records in {size - HEADER.size} bytes, which is impossible",
+            f"a batch has {header.record_count} records in {size - HEADER.size} bytes, which are too few",
         )
     if origin is Origin.CLIENT:
         _check_client_batch(header, topic, config.max_message_bytes)

@@ -88,12 +88,12 @@ def decompress_records(header: BatchHeader, batch: Buffer) -> bytes:
     """
     try:
         return _decompressed(header, batch)
-    except DecompressedSizeError as large:
+    except DecompressedSizeError as too_large:
         # With this error the Java producer divides the batch, and sends its parts.
         raise RefusedError(
             ErrorCode.message_too_large,
-            f"{large}, which is the most that a reader decompresses: let the producer send smaller batches",
-        ) from large
+            f"readers could not decompress the batch: {too_large}. Let the producer send smaller batches",
+        ) from too_large
     except DamageError as damaged:
         raise _damaged(damaged) from damaged
 

@@ -67,7 +67,10 @@ def check_binding(binding: AclBinding) -> None:
     """
     pattern = binding.pattern
     if pattern.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
-        raise ValueError(f"the resource type {pattern.resource_type.name} is not that of a resource")
+        raise ValueError(
+            f"the resource type {pattern.resource_type.name} is not allowed: name the type of one "
+            "resource, such as TOPIC"
+        )
     if pattern.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise ValueError(
             f"the pattern type {pattern.pattern_type.name} is not allowed: use LITERAL or PREFIXED"
@@ -79,14 +82,16 @@ def check_binding(binding: AclBinding) -> None:
     if not pattern.name:
         raise ValueError("the name of the resource is empty")
     if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
-        raise ValueError(f"the only resource of type CLUSTER is {CLUSTER_NAME!r}")
+        raise ValueError(f"the resource of type CLUSTER must have the name {CLUSTER_NAME!r}")
     if not binding.host:
         raise ValueError("the host is empty: use an address, or * for every address")
     if binding.permission is Permission.DENY and binding.host != WILDCARD and not _is_address(binding.host):
         raise ValueError(f"the host {binding.host!r} is not an IP address, so the rule would deny nothing")
     parse_principal(binding.principal)
     if max(map(len, (pattern.name, binding.principal, binding.host))) > TEXT_SIZE_MAX:
-        raise ValueError(f"a text is longer than {TEXT_SIZE_MAX} characters")
+        raise ValueError(
+            f"the name of the resource, the principal or the host has more than {TEXT_SIZE_MAX} characters"
+        )
 
 
 def normal_host(host: str) -> str:

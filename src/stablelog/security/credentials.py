@@ -283,9 +283,9 @@ class CredentialTable:
             }
             secret = _bytes(content["secret"])
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise DamageError("it does not hold users") from None
+            raise DamageError("the file does not hold users") from None
         if len(secret) != SECRET_SIZE:
-            raise DamageError("its secret is incomplete")
+            raise DamageError("the secret in the file is incomplete")
         return cls(secret, users)
 
 

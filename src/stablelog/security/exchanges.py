@@ -176,7 +176,10 @@ class ScramExchange:
                 )
             raise ExchangeError(why, user=first.user)
         if final.channel != first.gs2_header.encode():
-            raise ExchangeError("the channel binding is not that of the first message", user=first.user)
+            raise ExchangeError(
+                "the channel binding in the client's last message is not that of its first message",
+                user=first.user,
+            )
         keys = self._found.credential.keys
         message = scram.auth_message_of(first.bare, self._server_first, final.unproven)
         is_proven = scram.is_proof(self._mechanism, keys, message, final.proof)
@@ -218,6 +221,8 @@ class OauthBearerExchange:
             return self._error
         if self._message.authorization_id not in ("", identity.user):
             raise ExchangeError(
-                "the authorization id is not the token's name", OTHER_AUTHORIZATION_ID, identity.user
+                "the authorization id is not the user name in the token",
+                OTHER_AUTHORIZATION_ID,
+                identity.user,
             )
         return ExchangeEnd(b"", identity)

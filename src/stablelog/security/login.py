@@ -187,7 +187,7 @@ class Login:
             self.state = LoginState.FAILED
             raise LoginError(
                 ErrorCode.unsupported_sasl_mechanism,
-                f"Unsupported SASL mechanism {mechanism}",
+                "the listener does not have the SASL mechanism that the client asks for",
                 "the listener does not have the mechanism",
             )
         if not self._other_mechanism:

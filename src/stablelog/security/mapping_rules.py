@@ -36,7 +36,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     while True:
         found = _RULE.match(text, at)
         if found is None:
-            raise ValueError(f"this is not a rule (DEFAULT or RULE:pattern/replacement/): {text[at:]}")
+            raise ValueError(f"{text[at:]} is not a rule: write DEFAULT or RULE:pattern/replacement/")
         pattern, replacement, case = found.groups()
         if pattern is None:
             rules.append(Rule())

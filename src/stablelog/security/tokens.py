@@ -87,7 +87,7 @@ class KeySet:
             if not isinstance(listed, list) or len(listed) > KEY_COUNT_MAX:
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise DamageError("it is not a JSON Web Key Set") from None
+            raise DamageError("the document is not a JSON Web Key Set") from None
         # (key id, key, algorithm if the key names one)
         self._keys = [one for one in map(_key_of, listed) if one is not None]
         if not self._keys:
@@ -111,14 +111,14 @@ class KeySet:
         from joserfc.errors import JoseError
 
         if len(token) > TOKEN_SIZE_MAX:
-            raise TokenError("it is too long")
+            raise TokenError("the token is too long")
         try:
             header = jws.extract_compact(token.encode()).headers()
         except (JoseError, ValueError, TypeError, RecursionError):
-            raise TokenError("it is not a JSON web token") from None
+            raise TokenError("the token is not a JSON web token") from None
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-            raise TokenError("its algorithm is not accepted")
+            raise TokenError("the token's algorithm is not accepted")
         fitting = [
             key
             for known_id, key, known_algorithm in self._keys
@@ -136,7 +136,7 @@ class KeySet:
             if not isinstance(claims, dict):
                 raise TokenError("the token's claims are not a JSON object")
             return claims
-        raise TokenError("its signature is wrong")
+        raise TokenError("the signature of the token is wrong")
 
 
 def _key_of(listed: Any) -> tuple[str | None, Any, str | None] | None:
@@ -170,9 +170,9 @@ def _identity(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Iden
     issued_ms = _milliseconds(claims, "iat")
     not_before_ms = _milliseconds(claims, "nbf") if "nbf" in claims else None
     if now_ms - rules.clock_skew_ms >= expires_ms:
-        raise TokenError("it has expired")
+        raise TokenError("the token has expired")
     if any(one is not None and one > now_ms + rules.clock_skew_ms for one in (not_before_ms, issued_ms)):
-        raise TokenError("it is not valid yet")
+        raise TokenError("the token is not valid yet")
     if rules.issuer and claims.get("iss") != rules.issuer:
         raise TokenError("the token's issuer is not the one that the listener accepts")
     audience = claims.get("aud")

@@ -85,7 +85,8 @@ class Fault:
         with self._changed:
             if not self._changed.wait_for(lambda: self.happened >= self.count, timeout_s):
                 raise TimeoutError(
-                    f"{self}: it happened to {self.happened} of {self.count} requests within {timeout_s:g} s"
+                    f"the fault '{self}' has happened to {self.happened} of {self.count} requests within "
+                    f"{timeout_s:g} s"
                 )
 
     def release(self) -> None:
@@ -168,12 +169,14 @@ class Faults:
         """
         api_key = api_named(api)
         if api_key in WITHOUT_ERRORS:
-            raise UsageError(f"a response of {api_key.message_name} cannot report an error: drop it instead")
+            raise UsageError(
+                f"a response of {api_key.message_name} cannot report an error: drop the response instead"
+            )
         return self._add(Fault(FaultKind.FAIL, api_key, count, client_id, error=error_named(error)))
 
     def _add(self, fault: Fault) -> Fault:
         if fault.count < 1:
-            raise UsageError(f"count={fault.count} is not valid: 1 or more")
+            raise UsageError(f"count={fault.count} is not valid: the count must be 1 or more")
         with self._lock:
             self._faults.append(fault)
         return fault

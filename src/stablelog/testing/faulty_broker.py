@@ -47,7 +47,10 @@ class FaultyBroker:
             *more_settings,
         }
         if given:
-            raise UsageError(f"{min(given)} cannot be set here: the broker names the address of its proxy")
+            raise UsageError(
+                f"{min(given)} cannot be set for a faulty broker, which tells clients the address of its "
+                "proxy"
+            )
         self._proxy = FaultProxy()
         try:
             self.broker: EmbeddedBroker = serve(

@@ -54,7 +54,7 @@ class SimFile:
         """Write the buffers at the end of the file. Return the position of their first byte in the file."""
         if self._failed is not None:
             raise DiskError(
-                f"{self.path} takes no writes after a failed one",
+                f"{self.path} takes no writes, because an earlier write failed",
                 self._failed.number,
                 undone=False,
             )

@@ -262,7 +262,8 @@ class Chain:
         key = self._partition.chain_key(ChainName(self._epoch, number))
         if not (yield Create(key, encode_link(kind, self._epoch, self._nonce, payload))):
             raise FencedError(
-                f"another broker has taken over the manifests of {self._partition.directory}, and has created {key}"
+                "another broker has taken over the manifests (the lists of remote segments) of "
+                f"{self._partition.directory}, and has created {key}"
             )
 
 
@@ -296,15 +297,16 @@ def _list_links(partition: RemotePartition, epoch: int) -> Steps[dict[ChainName,
             continue
         if size < LINK.size:
             raise DamageError(
-                f"{key} has {size} bytes, and an object of a chain of manifests has at least {LINK.size}"
+                f"the object {key} is damaged: it has {size} bytes, but must have at least {LINK.size}"
             )
         empty = LinkKind.FENCE if name.number else LinkKind.CLAIM
         links[name] = LinkKind.MANIFEST if size > LINK.size else empty
     last = max(links, default=None)
     if last is not None and last.epoch > epoch:
         raise FencedError(
-            f"a broker of epoch {last.epoch} has taken over the manifests of {partition.directory}, and has created "
-            f"{partition.chain_key(last)}; this broker has epoch {epoch}"
+            f"a broker of epoch {last.epoch} has taken over the manifests (the lists of remote "
+            f"segments) of {partition.directory}, and has created {partition.chain_key(last)}; this "
+            f"broker has epoch {epoch}"
         )
     return links
 
@@ -400,8 +402,8 @@ def _signed(key: str, content: bytes | None, kind: LinkKind) -> tuple[bytes, byt
         raise DamageError(f"{key}: {error}") from None
     if found is not kind:
         raise DamageError(
-            f"{key} contains a {found.name.lower()}, but its size or number is that of a {kind.name.lower()}: restore "
-            "the object"
+            f"the object {key} contains a {found.name.lower()}, but its size or number is that of a "
+            f"{kind.name.lower()}: restore the object"
         )
     return content[LINK.size - NONCE_SIZE : LINK.size], payload
 
@@ -429,10 +431,9 @@ def decode_link(content: bytes) -> tuple[LinkKind, bytes]:
     refuse_unknown_version("an object of a chain of manifests", int.from_bytes(content[:2], "big"), VERSION)
     if len(content) < LINK.size:
         raise DamageError(
-            f"an object of a chain of manifests is damaged: it has {len(content)} bytes, and such an object has at "
-            f"least {LINK.size}"
+            f"the object is damaged: it has {len(content)} bytes, but must have at least {LINK.size}"
         )
     version, crc, kind, _epoch, _nonce = LINK.unpack_from(content)
     if version != VERSION or crc != crc32c(content[CRC_END:]) or kind not in list(LinkKind):
-        raise DamageError("the CRC of an object of a chain of manifests does not match its bytes")
+        raise DamageError("the object is damaged: its CRC does not match its bytes")
     return LinkKind(kind), content[LINK.size :]

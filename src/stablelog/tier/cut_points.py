@@ -117,7 +117,8 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
         ]
     except ValueError:
         raise DamageError(
-            f"the remote segment {segment.segment_id} has cut points, but a manifest must have a CRC for each of them"
+            f"a manifest is damaged: its entry for the remote segment {segment.segment_id} does not "
+            "have a CRC for each cut point (a position at which reads can begin)"
         ) from None
     edges = [
         (segment.base_offset, 0),
@@ -126,7 +127,9 @@ def cut_points(segment: RemoteSegment) -> list[CutPoint]:
     ]
     if found and any(one[0] >= other[0] or one[1] >= other[1] for one, other in itertools.pairwise(edges)):
         raise DamageError(
-            f"the cut points of the remote segment {segment.segment_id} are not in the order of their positions and offsets"
+            f"a manifest is damaged: in its entry for the remote segment {segment.segment_id}, the "
+            "cut points (positions at which reads can begin) are not in the order of their positions "
+            "and offsets"
         )
     return found
 
@@ -166,7 +169,9 @@ def chunk_at(segment: RemoteSegment, position: int, chunk_size: int) -> tuple[in
     end, crc_after = (point(after), crc(after)) if after < count else (segment.size, segment.summary.log_crc)
     if not 0 <= begin <= position < end <= segment.size:
         raise DamageError(
-            f"the cut points of the remote segment {segment.segment_id} are not in the order of their positions and offsets"
+            f"a manifest is damaged: in its entry for the remote segment {segment.segment_id}, the "
+            "cut points (positions at which reads can begin) are not in the order of their positions "
+            "and offsets"
         )
     return begin, end, RangeProof(crc_after, crc_before)
 

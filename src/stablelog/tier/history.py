@@ -95,8 +95,8 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
     """
     if manifest is not None and manifest.cluster_id != local.cluster_id:
         raise DamageError(
-            f"the manifest of {local.directory} was written by cluster {manifest.cluster_id}, but this data "
-            f"directory belongs to cluster {local.cluster_id}"
+            f"the manifest (the list of remote segments) of {local.directory} was written by cluster "
+            f"{manifest.cluster_id}, but this data directory belongs to cluster {local.cluster_id}"
         )
     _check_known(manifest, local)
     if manifest is None:
@@ -106,15 +106,17 @@ def proven_manifest(manifest: Manifest | None, local: LocalHistory) -> ProvenMan
     _check_history(manifest, local)
     if published is not None and not is_foreign and local.end_offset < published.log_end:
         raise DamageError(
-            f"the last manifest of {local.directory} was published when the log had durable records up to offset "
-            f"{published.log_end}, and the local log ends at offset {local.end_offset}: the store and the data directory "
-            f"are not of the same log. {ADVICE}"
+            "the store and the data directory are not of the same log: the last manifest (list of "
+            f"remote segments) of {local.directory} was written when the log had durable records up "
+            f"to offset {published.log_end}, but the local log ends at offset {local.end_offset}. "
+            f"{ADVICE}"
         )
     known_start = max(local.log_start, 0 if local.recorded is None else local.recorded.log_start)
     if manifest.log_start > max(known_start, local.start_offset):
         raise DamageError(
-            f"the last manifest of {local.directory} begins at offset {manifest.log_start}, and the local log at offset "
-            f"{local.start_offset}: a broker on another data directory has deleted records that this one keeps. {ADVICE}"
+            "a broker on another data directory has deleted records that this one keeps: the last "
+            f"manifest (list of remote segments) of {local.directory} begins at offset "
+            f"{manifest.log_start}, and the local log at offset {local.start_offset}. {ADVICE}"
         )
     is_deleted = local.recorded is not None and manifest.log_start > known_start
     lost = (known_start, manifest.log_start) if is_deleted else None
@@ -135,8 +137,9 @@ def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
     found_end = manifest.end_offset if manifest is not None else 0
     if found_end < known_end:
         raise DamageError(
-            f"the object store has segments of {local.directory} up to offset {found_end}, and the broker has published "
-            f"them up to offset {known_end}: objects are lost. Restore the store"
+            f"objects of {local.directory} are lost: the object store has its segments up to offset "
+            f"{found_end}, but the broker has copied its segments up to offset {known_end}. Restore "
+            "the store"
         )
     assert manifest is not None
     found = {one.base_offset: one.segment_id for one in manifest.segments}
@@ -144,8 +147,9 @@ def _check_known(manifest: Manifest | None, local: LocalHistory) -> None:
         is_live = one.state is SegmentState.COPY_FINISHED and one.end_offset > manifest.log_start
         if is_live and found.get(one.base_offset) != one.segment_id:
             raise DamageError(
-                f"the last manifest of {local.directory} lacks the copy of segment {one.base_offset} that this data "
-                f"directory has published: the store and the data directory are not of the same log. {ADVICE}"
+                "the store and the data directory are not of the same log: the last manifest (list of "
+                f"remote segments) of {local.directory} lacks segment {one.base_offset}, which this data "
+                f"directory has copied. {ADVICE}"
             )
 
 
@@ -163,13 +167,15 @@ def _check_history(manifest: Manifest, local: LocalHistory) -> None:
         is_compared = copied_start <= segment.base_offset < copied_end
         if is_compared and not is_same(rows.get(segment.base_offset), segment):
             raise DamageError(
-                f"the local segment {segment.base_offset} differs from that of {local.directory} in the object store: the "
-                f"store and the data directory are not of the same log. {ADVICE}"
+                "the store and the data directory are not of the same log: the local segment "
+                f"{segment.base_offset} of {local.directory} differs from its copy in the object store. "
+                f"{ADVICE}"
             )
     if local.end_offset < copied_end:
         raise DamageError(
-            f"the object store has segments of {local.directory} up to offset {copied_end}, and the local log ends at "
-            f"offset {local.end_offset}: the store and the data directory are not of the same log. {ADVICE}"
+            "the store and the data directory are not of the same log: the object store has segments "
+            f"of {local.directory} up to offset {copied_end}, but the local log ends at offset "
+            f"{local.end_offset}. {ADVICE}"
         )
 
 

@@ -132,7 +132,8 @@ def indexes_of(content: Buffer, key: str) -> dict[IndexKind, Buffer]:
     end = len(content) - FOOTER.size
     if end < 0:
         raise DamageError(
-            f"{key} has {len(content)} bytes, and an object of indexes has at least {FOOTER.size}"
+            f"the object {key} is damaged: it has {len(content)} bytes, but an object of indexes has "
+            f"at least {FOOTER.size}"
         )
     version, count, crc = FOOTER.unpack_from(content, end)
     with adding_path(key):
@@ -173,8 +174,8 @@ def proven_indexes(
         raise DamageError(f"{key}: the object is empty")
     if crc is not None and directory_crc(content) != crc:
         raise DamageError(
-            f"{key}: the object of indexes is not the one that the manifest describes: it is that of another segment, "
-            "or was changed"
+            f"the object {key} is not the object of indexes that the manifest describes: it belongs "
+            "to another segment, or was changed"
         )
     if summary is None:
         return files

@@ -60,12 +60,12 @@ class LocalState:
         path = self._part_path(part.part_id)
         content = read_if_there(self.disk, path)
         if content is None:
-            raise DamageError(f"its part {path.name} is missing")
+            raise DamageError(f"the manifest's part {path.name} is missing")
         try:
             with adding_path(path):
                 return read_part(part, content)
         except DamageError as error:
-            raise DamageError(f"its file {path.name}: {error}") from None
+            raise DamageError(f"the manifest's part {path.name} is damaged: {error}") from None
 
     def _part_path(self, part_id: uuid.UUID) -> Path:
         return self.directory / f"{REMOTE_PART_PREFIX}{part_id.hex}"

@@ -284,10 +284,13 @@ def _parts_of(head: dict[str, Any]) -> tuple[ManifestPart, ...]:
     try:
         parts = tuple(ManifestPart(uuid.UUID(hex=row[0]), *row[1:]) for row in head["parts"])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise DamageError(f"the head of a manifest names its parts wrongly: {in_words(error)}") from error
+        raise DamageError(
+            f"a manifest is damaged: its first record does not list its parts correctly: {in_words(error)}"
+        ) from error
     if any(type(number) is not int or number < 0 for part in parts for number in part[1:]):
         raise DamageError(
-            f"the first record of a manifest has a value that is no number in its list of parts: {parts}"
+            "a manifest is damaged: the list of parts in its first record has a value that is no "
+            f"number: {parts}"
         )
     return parts
 
@@ -370,7 +373,9 @@ def _records(content: bytes) -> Iterator[Record]:
         yield from decode_records(content, position)
         end = position + header.size
     if end != len(content):
-        raise DamageError(f"a manifest ends in the middle of a batch, at byte {len(content)}")
+        raise DamageError(
+            f"a manifest is incomplete: it ends in the middle of a batch, at byte {len(content)}"
+        )
 
 
 def _with_latest(segment: RemoteSegment, before: CommitFiles | None) -> RemoteSegment:
@@ -393,5 +398,6 @@ def _check(segments: Sequence[RemoteSegment]) -> None:
         # next segment that is copied begins at this offset or later.
         if one.end_offset > other.base_offset or (is_gap and one.state is not SegmentState.DELETE_STARTED):
             raise DamageError(
-                f"a manifest has a segment that ends at offset {one.end_offset}, and the next begins at {other.base_offset}"
+                f"a manifest is damaged: one of its segments ends at offset {one.end_offset}, and the "
+                f"next begins at {other.base_offset}"
             )

@@ -69,10 +69,14 @@ def decode_pin(content: bytes) -> Pin:
         version, start_offset, end_offset = (int(fields[name]) for name in ("version", "start", "end"))
         reader = str(fields["reader"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DamageError(f"a pin is damaged: {in_words(error)}") from error
+        raise DamageError(
+            "a pin (the object by which a reader protects segments from deletion) is damaged: "
+            f"{in_words(error)}"
+        ) from error
     refuse_unknown_version("a pin", version, VERSION)
     if version != VERSION or not 0 <= start_offset <= end_offset:
         raise DamageError(
-            f"a pin is damaged: its version {version} or its offsets {start_offset} to {end_offset} are not possible"
+            "a pin (the object by which a reader protects segments from deletion) is damaged: its "
+            f"version {version} or its offsets {start_offset} to {end_offset} are not possible"
         )
     return Pin(start_offset, end_offset, reader)

@@ -64,7 +64,8 @@ class Prefix:
             version, cluster_id = int(read["version"]), read["cluster"]
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"{self.store.url}/{CLUSTER} is not the object of a cluster of stablelog: use another prefix"
+                f"the object {self.store.url}/{CLUSTER} was not written by a cluster of stablelog: use "
+                "another prefix"
             ) from error
         refuse_unknown_version(f"the layout of {self.store.url}", version, LAYOUT_VERSION)
         return str(cluster_id)
@@ -182,7 +183,10 @@ class Prefix:
                 content = contents[part.part_id] = self.store.get(key)
                 return read_part(part, content)
             except ObjectMissingError:
-                raise DamageError(f"{key} is missing, and the manifest names it") from None
+                raise DamageError(
+                    f"the object {key} is missing, although the manifest (the list of remote segments) names "
+                    "it"
+                ) from None
             except DamageError as error:
                 raise DamageError(f"{key}: {error}") from None
 

@@ -68,8 +68,9 @@ class Published(NamedTuple):
         """
         if (self.topic_id, self.partition) != (topic_id, partition):
             raise DamageError(
-                f"the manifest is that of partition {self.partition} of the topic with the id {self.topic_id}, and it is "
-                f"stored as that of partition {partition} of the topic with the id {topic_id}"
+                f"a manifest is stored at the wrong place: it is that of partition {self.partition} of "
+                f"the topic with the id {self.topic_id}, and is stored as that of partition {partition} "
+                f"of the topic with the id {topic_id}"
             )
 
 
@@ -102,7 +103,7 @@ def published_of(head: dict[str, Any]) -> Published | None:
         texts = [text for setting in published.configs.items() for text in setting]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamageError(
-            f"the field `published` of a manifest cannot be decoded: {in_words(error)}"
+            f"a manifest is damaged: its field `published` cannot be decoded: {in_words(error)}"
         ) from error
     numbers = [
         published.log_end,
@@ -114,7 +115,9 @@ def published_of(head: dict[str, Any]) -> Published | None:
     if any(type(number) is not int or number < 0 for number in numbers) or not all(
         isinstance(text, str) for text in texts
     ):
-        raise DamageError(f"the field `published` of a manifest has a value of a wrong type: {found}")
+        raise DamageError(
+            f"a manifest is damaged: its field `published` has a value of a wrong type: {found}"
+        )
     if partition_count > PARTITION_COUNT_MAX:
         raise DamageError(
             f"a manifest says that its topic has {partition_count} partitions; at most {PARTITION_COUNT_MAX} are possible, so the manifest is damaged"

@@ -87,8 +87,8 @@ class RemoteSegments:
         segment = self.segments.segment_at(offset)
         if segment is None:
             raise DamageError(
-                f"no manifest of {self.place} names a segment with offset {offset}, but the log begins at "
-                f"offset {self.start_offset}, so the segment is lost"
+                f"a segment of {self.place} is lost: the log begins at offset {self.start_offset}, but no "
+                f"manifest (list of remote segments) names a segment with offset {offset}"
             )
         return segment
 
@@ -153,8 +153,8 @@ class RemoteCommitOrder:
     def _commits_of(self, segment: RemoteSegment) -> RemoteCommits:
         if segment.commit is None:
             raise DamageError(
-                f"the manifest of {self._remote.place} describes no commit index of the segment {segment.base_offset}, "
-                "and the topic is commit-ordered"
+                f"the manifest of {self._remote.place} describes no commit index (list of transactions) "
+                f"of the segment {segment.base_offset}, but a commit-ordered topic needs one"
             )
         commit = segment.commit
         return RemoteCommits(
@@ -263,6 +263,7 @@ class RemoteCommitOrder:
         segment = self._remote.segment_at(base_offset)
         if segment.base_offset != base_offset:
             raise DamageError(
-                f"no manifest of {self._remote.place} names a segment with the base offset {base_offset}"
+                f"no manifest (list of remote segments) of {self._remote.place} names a segment with the "
+                f"base offset {base_offset}"
             )
         return segment

@@ -143,13 +143,14 @@ class RemoteSegment:
                 f"the remote segment {record.segment} has impossible offsets or an impossible size"
             )
         summary = None if record.custom_metadata is None else Summary.decode(record.custom_metadata)
-        for what, found, form in (
-            ("describes its commit index in", record.commit_index, COMMIT_FILES),
-            ("has a CRC of its indexes of", record.indexes_crc, INDEXES_CRC),
+        for field, found, form in (
+            ("the description of the commit index", record.commit_index, COMMIT_FILES),
+            ("the CRC of the indexes", record.indexes_crc, INDEXES_CRC),
         ):
             if len(found) not in (0, form.size):
                 raise DamageError(
-                    f"the remote segment {record.segment} {what} {len(found)} bytes instead of {form.size}"
+                    f"the remote segment {record.segment} is damaged: {field} has {len(found)} bytes instead of "
+                    f"{form.size}"
                 )
         if summary is not None and not (record.indexes_crc and (record.header_crcs or not record.cut_points)):
             raise UnknownFormatError(

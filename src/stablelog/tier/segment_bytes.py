@@ -295,10 +295,10 @@ def check_proof(content: Buffer, wanted: ObjectRange, url: str) -> None:
     crc, crc_before = wanted.proof
     if (crc32c(content) if crc_before is None else _headers_crc(content, crc_before)) == crc:
         return
-    what = "" if crc_before is None else f": {_first_damage(content, wanted.start)}"
+    damage = "" if crc_before is None else f": {_first_damage(content, wanted.start)}"
     raise DamageError(
-        f"{url}/{wanted.key}: the {wanted.size} bytes at byte {wanted.start} do not match the manifest{what}. Restore "
-        "the object"
+        f"{url}/{wanted.key} is damaged: the {wanted.size} bytes at byte {wanted.start} do not "
+        f"match the CRC in the manifest{damage}. Restore the object"
     )
 
 

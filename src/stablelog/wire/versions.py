@@ -50,7 +50,7 @@ def refuse_nulls(message: Any) -> None:
         content = getattr(message, name)
         if content is None:
             if not optional:
-                raise ValueError(f"{name} must not be null")
+                raise ValueError(f"the field {name} is null, which is not allowed")
         elif nested:
             for item in content:
                 refuse_nulls(item)

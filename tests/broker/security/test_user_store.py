@@ -166,7 +166,7 @@ def changed(content, change):
         (
             lambda _old: encode_json(1, {"users": {}, "secret": "c2hvcnQ="}),
             DamageError,
-            "secret is incomplete",
+            "secret in the file is incomplete",
         ),
     ],
 )

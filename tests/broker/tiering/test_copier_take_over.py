@@ -219,7 +219,7 @@ def test_a_store_that_lost_manifests_is_refused(lost, caplog):
             del world.store_objects.objects[key]
     world.write_segments(["-"])
     world.restart()
-    refused(world, caplog, "objects are lost", "t.t/")
+    refused(world, caplog, "t.t/", "are lost")
     if lost != "all objects":
         world.check_own()
 

@@ -24,24 +24,28 @@ def lines_of_a_pass(caplog, request_s):
     caplog.set_level(logging.INFO)
     run_in_store_time(objects, world.copier.copy_all([world.partition]))
     assert world.copier.uploads.count == SEGMENT_COUNT
-    return [line for line in caplog.messages if "segments are done" in line]
+    return [line for line in caplog.messages if "segments are copied" in line]
 
 
 def test_a_long_pass_tells_its_progress_each_half_minute_and_its_end(caplog):
     """The take-over and the publication of 16 segments are requests, too."""
     assert lines_of_a_pass(caplog, 2.5) == [
-        "copying to the object store: 5 of 20 segments are done, 5 of 20 MB, at 0 MB/s",
-        "copying to the object store: 11 of 20 segments are done, 11 of 20 MB, at 0 MB/s",
-        "copying to the object store: 17 of 20 segments are done, 17 of 20 MB, at 0 MB/s",
-        "copied to the object store: 20 of 20 segments are done, 20 of 20 MB, at 0 MB/s",
+        "the copy to the object store goes on: 5 of 20 segments are copied, 5 of 20 MB, at 0 MB/s",
+        "the copy to the object store goes on: 11 of 20 segments are copied, 11 of 20 MB, at 0 MB/s",
+        "the copy to the object store goes on: 17 of 20 segments are copied, 17 of 20 MB, at 0 MB/s",
+        "the copy to the object store has ended: 20 of 20 segments are copied, 20 of 20 MB, at 0 MB/s",
     ]
 
 
 def test_the_rate_is_that_of_the_whole_pass(caplog, monkeypatch):
     monkeypatch.setattr("stablelog.broker.tiering.progress.PROGRESS_S", 3.0)
     first, *_, last = lines_of_a_pass(caplog, 0.125)
-    assert first == "copying to the object store: 11 of 20 segments are done, 11 of 20 MB, at 3 MB/s"
-    assert last == "copied to the object store: 20 of 20 segments are done, 20 of 20 MB, at 3 MB/s"
+    assert (
+        first == "the copy to the object store goes on: 11 of 20 segments are copied, 11 of 20 MB, at 3 MB/s"
+    )
+    assert (
+        last == "the copy to the object store has ended: 20 of 20 segments are copied, 20 of 20 MB, at 3 MB/s"
+    )
 
 
 @pytest.mark.parametrize("request_s", [0, 0.5])

@@ -50,9 +50,9 @@ def check_fenced(life):
     for _ in range(3):
         life.write()
     (line,) = life.errors()
-    assert re.search(rf"{URL}: .*has taken over the manifests of \S+/0, .*/manifest/0000000001-\d+", line), (
-        line
-    )
+    assert re.search(
+        rf"{URL}: .*has taken over the manifests \(.*\) of \S+/0, .*/manifest/0000000001-\d+", line
+    ), line
     assert "This broker copies no more segments" in line
     assert s3.counts.total() == asked, "it sends no more requests"
     assert s3.counts["delete"] == deleted

@@ -416,7 +416,7 @@ def test_a_commit_of_too_many_children_is_refused_by_its_number(monkeypatch):
             children = await children_of(desk, 4)
             answer = await commit(desk, children)
             assert answer.error_code is ErrorCode.invalid_request
-            assert "has 4 children, and at most 3 are allowed" in answer.error_message
+            assert "has 4 transactions, and at most 3 are allowed" in answer.error_message
             assert open_count(desk) == 4
             assert (await commit(desk, children[:3])).error_code is NONE
 

@@ -93,7 +93,7 @@ def test_a_partition_that_is_opening_has_no_commit_sequence_given_out_again(disk
     assert sequences(disk, "q") == [*range(3, 11), 14]
     told = [record.message for record in caplog.records if "is from an older backup" in record.message]
     assert len(told) == 1
-    assert "q-0 has commit 10 in its markers" in told[0]
+    assert "q-0 has a marker of commit 10" in told[0]
     assert "ends at commit 2" in told[0]
 
 
@@ -106,7 +106,7 @@ def test_a_partition_that_cannot_be_opened_has_no_commit_sequence_given_out_agai
 
     run(conversation)
     assert sequences(disk, "o") == [1, 2, 11, 12, 13]
-    assert "q-0 has commit 10 in its markers" in caplog.text
+    assert "q-0 has a marker of commit 10" in caplog.text
 
 
 def test_a_partition_that_cannot_be_read_keeps_no_commit_waiting_and_is_named(disk, caplog):

@@ -88,7 +88,7 @@ def test_a_time_that_cannot_be_recorded_is_logged(caplog):
     world = World()
     world.disk.fault = lambda what, path: errno.EIO if what == "writing" else None
     world.time.record()
-    assert "the broker's time cannot be recorded" in caplog.text
+    assert "the broker's time (its clock for durations) cannot be recorded" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -231,7 +231,7 @@ def test_kill_between_the_decision_and_its_answer_leaves_all_or_nothing():
             expected += values[:2]
             settled(broker.bootstrap, topic)
             assert read(broker.bootstrap, topic) == sorted(expected)
-            with pytest.raises(RefusedError, match="is not a child"):
+            with pytest.raises(RefusedError, match="does not belong to version"):
                 joint.commit(cluster, "q", version + 1, shown[2:])
         assert sequences == [1, 2, 3]
         assert found_committed[-1], "the answer of the last one was lost"

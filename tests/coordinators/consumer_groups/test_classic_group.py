@@ -43,7 +43,7 @@ def test_a_step_that_is_not_in_the_table_is_refused_and_changes_nothing(
         group.change_state(step, 9)
         assert (group.state, group.state_ms) == (TRANSITIONS[state][step], 9)
         return
-    with pytest.raises(IllegalStepError, match=f"'g' is {state}"):
+    with pytest.raises(IllegalStepError, match=f"'g' cannot change: the group is {state}, "):
         group.change_state(step, 9)
     assert (group.state, group.state_ms) == (state, 5)
 

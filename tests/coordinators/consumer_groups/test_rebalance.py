@@ -206,13 +206,13 @@ def test_syncs_wait_for_the_leader_and_each_member_gets_its_own_assignment() -> 
             "a",
             {"protocol_type": "connect"},
             "inconsistent_group_protocol",
-            "has the protocol type 'consumer', not 'con",
+            "has the protocol type 'connect', but group 'g' has 'con",
         ),
         (
             "a",
             {"protocol_name": "sticky"},
             "inconsistent_group_protocol",
-            "has the protocol 'range', not 'sticky'",
+            "has the protocol 'sticky', but group 'g' has 'range'",
         ),
         ("a", {"group_instance_id": "j"}, "unknown_member_id", "group 'g' has no static member 'j'"),
         (

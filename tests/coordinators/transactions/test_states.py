@@ -57,7 +57,7 @@ def test_only_ids_at_rest_are_forgotten() -> None:
 
 def test_a_refusal_says_what_and_where() -> None:
     with pytest.raises(
-        RefusedError, match="the producer commits, but its transaction is in state Empty"
+        RefusedError, match="the transaction is in state Empty: the producer commits"
     ) as caught:
         next_state(TransactionState.EMPTY, TransactionEvent.COMMIT)
     assert caught.value.code is ErrorCode.invalid_txn_state

@@ -406,7 +406,7 @@ def test_a_directory_that_cannot_be_read_is_not_empty(tmp_path, monkeypatch):
         store.list_after("a")
     monkeypatch.undo()
     shutil.rmtree(tmp_path)
-    with pytest.raises(StoreError, match="is not there any more"):
+    with pytest.raises(StoreError, match="does not exist any more"):
         store.list_after("a")
 
 

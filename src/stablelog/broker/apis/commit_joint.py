@@ -83,8 +83,9 @@ def _offset_records(
         if code is not None:
             raise RefusedError(
                 code,
-                f"group {asked.group_id!r}: partition {asked.topic}-{asked.partition_index} does not exist "
-                "or is not open yet: check its name, or retry",
+                f"the offset of group {asked.group_id!r} cannot be committed: partition "
+                f"{asked.topic}-{asked.partition_index} does not exist or is not open yet. Check the name "
+                "of the partition, or retry",
             )
         by_group[asked.group_id][target] = OffsetCommit(
             asked.committed_offset, NO_LEADER_EPOCH, asked.committed_metadata

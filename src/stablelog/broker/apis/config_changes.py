@@ -82,7 +82,7 @@ def _check_new_values(configs: Sequence[NamedValue]) -> None:
     """
     if len({config.name for config in configs}) < len(configs):
         raise RefusedError(
-            ErrorCode.invalid_request, "a setting is named twice in the request: name each once"
+            ErrorCode.invalid_request, "a setting is named twice in the request: name each setting once"
         )
     for config in configs:
         if config.value is not None and len(config.value) > VALUE_SIZE_MAX:
@@ -141,8 +141,8 @@ def _change_group(
     if resource.name not in groups and len(groups) >= GROUPS_MAX:
         raise RefusedError(
             ErrorCode.policy_violation,
-            f"{GROUPS_MAX} groups have settings of their own: this is the maximum. Delete the settings of "
-            "another group first",
+            f"a group cannot get settings of its own: {GROUPS_MAX} groups have such settings already, "
+            "which is the maximum. Delete the settings of another group first",
         )
     if validate_only:
         return
@@ -189,7 +189,7 @@ async def change_each(
             if named[asked.resource_type, asked.resource_name] > 1:
                 raise RefusedError(
                     ErrorCode.invalid_request,
-                    "a resource is named more than once in the request: name each once",
+                    "a resource is named more than once in the request: name each resource once",
                 )
             if asked.resource_type == ConfigResourceType.TOPIC and asked.resource_name:
                 check_topic_name(asked.resource_name)

@@ -131,9 +131,11 @@ def find_resource(broker: Broker, resource_type: int, name: str) -> Topic | Brok
             )
         return GroupResource(name)
     if resource_type != ConfigResourceType.BROKER:
-        why = NOT_HERE.get(resource_type, f"resource type {resource_type} is unknown")
+        why = NOT_HERE.get(resource_type, "this type is unknown")
         raise RefusedError(
-            ErrorCode.invalid_request, f"{why}; use 2 for a topic, 4 for a broker or 32 for a group"
+            ErrorCode.invalid_request,
+            f"the resource type {int(resource_type)} in the request is refused: {why}. Use 2 for a "
+            "topic, 4 for a broker or 32 for a group",
         )
     if name not in ("", str(broker.node_id)):
         raise RefusedError(

@@ -76,8 +76,8 @@ def _describe_commits(
     if not isinstance(view, CommitOrder):
         raise RefusedError(
             ErrorCode.invalid_request,
-            f"{request.topic!r} is not commit-ordered, so its transactions may overlap: this API "
-            "needs a topic that was created with stablelog.order=commit",
+            f"topic {request.topic!r} is not commit-ordered, so its transactions may overlap: "
+            "DescribeCommits needs a topic that was created with stablelog.order=commit",
         )
     start = int(request.offset)
     if request.commit_sequence > 0:

@@ -64,8 +64,8 @@ def _topic_views(broker: Broker, name: str) -> list[CommitOrder]:
         if not isinstance(partition.view, CommitOrder):
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"{name!r} is not commit-ordered, so its transactions may overlap: a cut needs "
-                "topics that were created with stablelog.order=commit",
+                f"topic {name!r} is not commit-ordered, so its transactions may overlap: a cut (a "
+                "position between two commits) needs topics that were created with stablelog.order=commit",
             )
         views.append(partition.view)
     return views
@@ -102,8 +102,9 @@ def _common_group(broker: Broker, request: "messages.DescribeCutRequest") -> str
         if group is not None and topic.group != group:
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"{name!r} belongs to {group_in_words(topic.group)}, not to {group_in_words(group)}: each group "
-                "numbers its own commits, so all topics of a cut must belong to one group",
+                f"topic {name!r} belongs to {group_in_words(topic.group)}, not to "
+                f"{group_in_words(group)}: each group numbers its own commits, so all topics of a cut (a "
+                "position between two commits) must belong to one group",
             )
         group = topic.group
     return DEFAULT_GROUP if group is None else group
@@ -154,8 +155,8 @@ def _cut_sequence(
         return resolved
     raise RefusedError(
         ErrorCode.invalid_request,
-        f"commit sequence {asked} is not resolved in {group_in_words(group)}: not all markers of the commits "
-        f"up to it are durable. The last resolved commit sequence is {resolved}",
+        f"commit {asked} of {group_in_words(group)} cannot be read yet: not all markers of the "
+        f"commits up to this number are durable. The last commit that can be read is {resolved}",
     )
 
 

@@ -121,7 +121,10 @@ def _read_partition(
     name, index = key
     try:
         if name.startswith(UNKNOWN_ID_PREFIX):
-            raise codes.refusal(PartitionState.UNKNOWN_ID, f"there is no topic with the id {name[1:]}")
+            raise codes.refusal(
+                PartitionState.UNKNOWN_ID,
+                f"there is no topic with the id {name.removeprefix(UNKNOWN_ID_PREFIX)}",
+            )
         partition = broker.partitions.require(name, index, codes)
         check_leader_epoch(partition, wanted.current_leader_epoch)
         # Take the partition's offsets before the read, so that the response does not name a high watermark to which

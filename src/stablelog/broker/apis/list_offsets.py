@@ -104,8 +104,8 @@ async def _find_offset(
     if timestamp < 0 and limits.api_version < FIRST_VERSIONS.get(timestamp, UNKNOWN_TIMESTAMP):
         raise RefusedError(
             ErrorCode.unsupported_version,
-            f"version {limits.api_version} of ListOffsets does not have the special timestamp {timestamp}: "
-            "send a newer version",
+            f"version {limits.api_version} of ListOffsets does not support the special timestamp "
+            f"{timestamp}: send a newer version",
         )
     partition = broker.partitions.require(name, asked.partition_index, PARTITION_CODES)
     check_leader_epoch(partition, asked.current_leader_epoch)
@@ -131,7 +131,8 @@ async def _find_offset(
         if broker.partitions.require(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise RefusedError(
                 ErrorCode.unknown_topic_or_partition,
-                f"{name}-{asked.partition_index} was deleted and created again during the lookup by time; repeat the request",
+                f"partition {name}-{asked.partition_index} was deleted and created again while the broker "
+                "looked for the timestamp: repeat the request",
             )
 
 
@@ -152,8 +153,8 @@ async def _load_from_store(
     except TimeoutError as late:
         raise RefusedError(
             ErrorCode.request_timed_out,
-            f"{partition.topic}-{partition.index}: the object store has not answered within the time limit "
-            "of the request: retry",
+            f"the timestamp was not found in {partition.topic}-{partition.index}, because the object "
+            "store has not answered within the time limit of the request: retry",
         ) from late
 
 

@@ -133,7 +133,9 @@ def _transaction_check(
             )[target]
         if code is not ErrorCode.none:
             raise RefusedError(
-                code, f"{transactional_id} has no open transaction on {target[0]}-{target[1]}: {code.name}"
+                code,
+                f"transactional id {transactional_id} has no open transaction on partition "
+                f"{target[0]}-{target[1]}: {code.name}",
             )
 
     return check
@@ -156,7 +158,9 @@ def _check_writable(
         raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
     check_no_missing_markers(broker, (name, asked.index), codes.offline)
     if not asked.records:
-        raise RefusedError(ErrorCode.invalid_record, f"the request has no records for {name}-{asked.index}")
+        raise RefusedError(
+            ErrorCode.invalid_record, f"the request has no records for partition {name}-{asked.index}"
+        )
     if request.transactional_id:
         # Check the topic's transaction group before the log checks sequence numbers. After this refusal aiokafka sends
         # the refused batches again together with later ones. The log would find a gap in the sequence numbers of these

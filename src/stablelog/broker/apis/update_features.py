@@ -50,7 +50,7 @@ def _refuse_change(update: "FeatureUpdateKey") -> None:
         return
     raise RefusedError(
         ErrorCode.invalid_update_version,
-        f"no feature was updated: {feature} cannot get version {version}: {why}",
+        f"no feature was updated, because feature {feature} cannot get version {version}: {why}",
     )
 
 

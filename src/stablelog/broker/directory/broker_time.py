@@ -116,7 +116,7 @@ class BrokerTime:
 
 def _log_unrecorded(error: DiskError) -> None:
     log.warning(
-        "the broker's time cannot be recorded, which matters only if the machine's clock was set while the "
-        "broker ran: %s",
+        "the broker's time (its clock for durations) cannot be recorded: %s. This matters only "
+        "if the machine's clock was set while the broker ran",
         error,
     )

@@ -154,7 +154,11 @@ class DiskReserve:
         """
         if not error.is_full and str(error) != self._trouble:
             self._trouble = str(error)
-            log.error("the disk reserve cannot be written to its whole size; the broker retries: %s", error)
+            log.error(
+                "the disk reserve (a file whose space the broker frees when the disk is full) cannot be "
+                "written to its whole size: %s. The broker retries",
+                error,
+            )
 
     def close(self) -> None:
         """Close the reserve file. It keeps taking up its disk space."""
@@ -324,7 +328,11 @@ class DiskReserve:
             # If a part of the margin has been written after the end of the reserve, remove at least that part.
             self._file.truncate(max(floor, min(self._size, self._held - step)))
         except DiskError as error:
-            log.error("the disk reserve can free no space, because its file cannot be truncated: %s", error)
+            log.error(
+                "the broker cannot free the space of its disk reserve, because the file of the reserve "
+                "cannot be truncated: %s",
+                error,
+            )
             return False
         return True
 

@@ -308,8 +308,9 @@ class GroupFlush:
             self._without_room[partition] = None
         if failure is not None and partition not in self._behind:
             log.warning(
-                "%s-%d: the log is durable, but an index, snapshot or summary is not written yet; the broker retries. "
-                "Without this file, the next start reads more: %s",
+                "partition %s-%d: an index, snapshot or summary of the log cannot be written yet: %s. "
+                "The log itself is durable, and the broker retries; without this file, the next start "
+                "reads more",
                 partition.topic,
                 partition.index,
                 failure,

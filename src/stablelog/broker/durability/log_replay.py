@@ -35,7 +35,8 @@ def replay_partition(partition: Partition, take: TakeRecord, end: TakeEnd | None
         partition.log.prove_segments()
     except DamageError as error:
         raise DamageError(
-            f"{error}: without this record the broker would lose decisions that it has acknowledged"
+            "a coordinator's log is damaged, and without its damaged record the broker would lose "
+            f"decisions that it has acknowledged: {error}"
         ) from error
     # The least base offset that the next batch may have. Kafka's compaction leaves gaps between batches.
     next_offset = 0

@@ -126,7 +126,8 @@ class ListenerTls:
                 context.set_ciphers(suites.replace(",", ":"))
             except ssl.SSLError as error:
                 raise self._usage_error(
-                    f"ssl.cipher.suites={suites} has no suite that OpenSSL knows; `openssl ciphers` lists them"
+                    f"ssl.cipher.suites={suites} has no suite that OpenSSL knows; `openssl ciphers` lists the "
+                    "known suites"
                 ) from error
 
     def _load_keys(self, context: ssl.SSLContext) -> None:
@@ -141,8 +142,8 @@ class ListenerTls:
         try:
             load_key(context, location, f"{key}\n{chain}\n", self._value("ssl.key.password"))
         except PemError as error:
-            what = location or "ssl.keystore.key with ssl.keystore.certificate.chain"
-            raise self._usage_error(f"{what} cannot be used: {error}") from error
+            where = location or "ssl.keystore.key and ssl.keystore.certificate.chain"
+            raise self._usage_error(f"the key and certificate in {where} cannot be used: {error}") from error
 
     def _load_authorities(self, context: ssl.SSLContext) -> None:
         context.verify_mode = VERIFY_MODES[self._client_auth]
@@ -159,7 +160,7 @@ class ListenerTls:
             load_authorities(context, location, certificates)
         except PemError as error:
             raise self._usage_error(
-                f"{location or 'ssl.truststore.certificates'} cannot be used: {error}"
+                f"the certificates in {location or 'ssl.truststore.certificates'} cannot be used: {error}"
             ) from error
 
 

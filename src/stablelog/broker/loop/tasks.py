@@ -99,7 +99,7 @@ class Tasks:
         the connection, the partition or the broker that the work belongs to.
         """
         self.error_counts[name] += 1
-        log.error("unexpected error in %s; %s", name, scope.consequence, exc_info=error)
+        log.error("unexpected error in %s. The consequence: %s", name, scope.consequence, exc_info=error)
         scope.fail(UnavailableError(f"{name} failed unexpectedly: {error!r}; the log has the traceback"))
 
     @contextlib.contextmanager
@@ -202,7 +202,12 @@ class Tasks:
                     await step()
                 except StablelogError as error:
                     if not failed:
-                        log.error("%s failed; the broker retries it every %g s: %s", name, interval_s, error)
+                        log.error(
+                            "the broker's task '%s' failed; the broker retries this task every %g s: %s",
+                            name,
+                            interval_s,
+                            error,
+                        )
                     failed = True
                 else:
                     failed = False

@@ -173,11 +173,11 @@ class BrokerAcls:
         await store_in_thread(self._threads, self._file, content)
 
 
-def _log_changes(what: str, bindings: Sequence[AclBinding], author: AclAuthor) -> None:
+def _log_changes(change: str, bindings: Sequence[AclBinding], author: AclAuthor) -> None:
     for binding in bindings:
         log.info(
-            "%s, by %s from host %s: %s",
-            what,
+            "an ACL was %s by %s from host %s: %s",
+            change,
             quote_for_log(author.principal),
             author.host,
             quote_for_log(str(binding)),

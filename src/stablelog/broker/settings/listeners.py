@@ -87,7 +87,7 @@ def _parse_address(text: str) -> Address:
     if not separator or not colon or not LISTENER_NAME.fullmatch(name) or not port.isdecimal():
         raise ValueError
     if not 0 <= int(port) <= PORT_MAX:
-        raise ValueError(f"a port is a number from 0 to {PORT_MAX}")
+        raise ValueError(f"port {port} is not valid: a port is a number from 0 to {PORT_MAX}")
     return Address(name.upper(), host.strip("[]") or LOOPBACK, int(port))
 
 
@@ -101,10 +101,10 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     found = tuple(_parse_address(part) for part in text.split(","))
     names = [one.name for one in found]
     if len(set(names)) < len(names):
-        raise ValueError("each listener needs a name of its own, and two have the same")
+        raise ValueError("two listeners have the same name: give each listener a name of its own")
     bound = [(one.host, one.port) for one in found if one.port]
     if len(set(bound)) < len(bound):
-        raise ValueError("each listener needs an address of its own, and two have the same")
+        raise ValueError("two listeners have the same address: give each listener an address of its own")
     return found
 
 
@@ -116,7 +116,8 @@ def _parse_protocols(text: str) -> Mapping[str, SecurityProtocol]:
             raise ValueError
         if protocol.strip().upper() not in SecurityProtocol.__members__:
             raise ValueError(
-                f"a security protocol is unknown; the protocols are {', '.join(SecurityProtocol.__members__)}"
+                f"the security protocol {protocol.strip()!r} is unknown; the protocols are "
+                f"{', '.join(SecurityProtocol.__members__)}"
             )
         protocols[name.strip().upper()] = SecurityProtocol[protocol.strip().upper()]
     return protocols

@@ -21,7 +21,7 @@ def _parse_mechanisms(text: str) -> tuple[str, ...]:
     found = _parse_words(text)
     unknown = [name for name in found if name not in MECHANISMS]
     if unknown:
-        raise ValueError(f"the mechanism {unknown[0]} is not supported")
+        raise ValueError(f"the SASL mechanism {unknown[0]} is not supported")
     return found
 
 

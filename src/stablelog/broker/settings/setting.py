@@ -55,7 +55,7 @@ class BrokerSetting:
             return self.kind.parse(text)
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
             # Without a cause: its message might contain the value.
-            raise UsageError(f"{name or self.name} is not valid: {self.kind.valid}") from None
+            raise UsageError(f"the value of {name or self.name} is not valid: {self.kind.valid}") from None
 
 
 def find_setting(name: str, known: Mapping[str, BrokerSetting], whose: str) -> BrokerSetting:

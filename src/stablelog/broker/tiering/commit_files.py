@@ -31,7 +31,10 @@ def commit_files(
     """
     path = paths[IndexKind.COMMIT_SUMMARY]
     if IndexKind.COMMIT_SUMMARY not in files:
-        raise UnavailableError(f"the commit index {path} is not written yet; the next copy tries again")
+        raise UnavailableError(
+            "a segment cannot be copied yet, because its commit index (the list of its transactions) "
+            f"is not written: {path}. The next copy tries again"
+        )
     with adding_path(path):
         summary = CommitSummary.decode(files[IndexKind.COMMIT_SUMMARY])
     if (summary.base_offset, summary.end_offset, summary.log_crc) != (
@@ -39,7 +42,7 @@ def commit_files(
         segment.end_offset,
         segment.log_crc,
     ):
-        raise DamageError(f"{path} belongs to another segment; a restart of the broker rebuilds it")
+        raise DamageError(f"{path} belongs to another segment; a restart of the broker rebuilds the file")
     for kind, size, crc in (
         (IndexKind.COMMIT_ENTRIES, summary.entries_size, summary.entries_crc),
         (IndexKind.COMMIT_EXTENTS, summary.extents_size, summary.extents_crc),

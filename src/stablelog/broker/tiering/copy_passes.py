@@ -149,7 +149,12 @@ class CopyPasses:
                 await step()
             except StablelogError as error:
                 if self._storage.failures.is_new(error):
-                    log.error("%s failed; the broker retries it every %g s: %s", name, interval_s, error)
+                    log.error(
+                        "the broker's task '%s' failed; the broker retries this task every %g s: %s",
+                        name,
+                        interval_s,
+                        error,
+                    )
 
         self._tasks.every(name, interval_s, attempt, pause_s=pause_s)
 
@@ -262,9 +267,9 @@ class CopyPasses:
             except DamageError as error:
                 self._refused = settings
                 log.error(
-                    "the dynamic settings of this broker are not copied to %s, which has %s: %s",
+                    "the dynamic settings of this broker are not copied to %s, which contains %s: %s",
                     self._storage.store.url,
-                    "none" if found is None else f"others ({found[0]})",
+                    "no settings" if found is None else f"other settings ({found[0]})",
                     error,
                 )
                 return

@@ -37,21 +37,21 @@ class Progress:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._told_s >= PROGRESS_S:
             self._told_s = now_s
-            self._log_progress("copying to the object store", now_s)
+            self._log_progress("goes on", now_s)
 
     def log_end(self) -> None:
         """Log that the pass, one copy of all partitions that have new segments, has ended, if its progress was logged
         before.
         """
         if self._is_told:
-            self._log_progress("copied to the object store", asyncio.get_running_loop().time())
+            self._log_progress("has ended", asyncio.get_running_loop().time())
 
-    def _log_progress(self, what: str, now_s: float) -> None:
+    def _log_progress(self, state: str, now_s: float) -> None:
         self._is_told = True
         rate = self._done_size / max(now_s - self._begun_s, 0.001)
         log.info(
-            "%s: %d of %d segments are done, %d of %d MB, at %d MB/s",
-            what,
+            "the copy to the object store %s: %d of %d segments are copied, %d of %d MB, at %d MB/s",
+            state,
             self._done_count,
             self._count,
             self._done_size // 1_000_000,

@@ -82,7 +82,9 @@ class RemoteStorage:
             self._check_cluster()
             self.epoch = self.prefix.run_steps(claim_epoch(self.nonce))
             self.failures.clear_logged()
-            log.info("%s: the broker has taken broker epoch %d", self.store.url, self.epoch)
+            log.info(
+                "the broker has taken broker epoch %d in the object store %s", self.epoch, self.store.url
+            )
 
     def _check_conditions(self) -> None:
         """Check that the store obeys conditional puts (it must refuse to create an object that exists), unless that was
@@ -124,8 +126,9 @@ class RemoteStorage:
         if self.fenced is None:
             self.fenced = error
             log.error(
-                "%s: %s. This broker copies no more segments, and deletes none. If it is the right one, stop the "
-                "other broker and restart this one",
+                "another broker uses the object store %s: %s. This broker copies no more segments, and "
+                "deletes none. If this broker is the right one, stop the other broker and restart this "
+                "one",
                 self.store.url,
                 error,
             )

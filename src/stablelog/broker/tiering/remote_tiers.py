@@ -101,7 +101,8 @@ class RemoteTiers:
             manifest = state.read_manifest()
         except DamageError as error:
             log.error(
-                "%s-%d: %s. Nothing is lost: the broker reads the manifest from the object store",
+                "the local copy of the manifest (the list of remote segments) of %s-%d cannot be read: "
+                "%s. Nothing is lost: the broker reads the manifest from the object store",
                 topic.name,
                 partition.index,
                 error,

@@ -176,7 +176,7 @@ class SegmentUploads:
             try:
                 return encode_cut_points(summary, read, self._chunk_size)
             except DamageError as error:
-                raise DamageError(f"{segment.path(LOG_SUFFIX)}: {error}") from None
+                raise DamageError(f"the log file {segment.path(LOG_SUFFIX)} is damaged: {error}") from None
 
     def _index_files(
         self,

@@ -200,19 +200,24 @@ class PartitionDirectories:
         Raises:
             DamageError: the directory belongs to another topic.
         """
-        path, there = listing.path(METADATA_FILE), None
+        path, found_id = listing.path(METADATA_FILE), None
         try:
-            there = decode_partition_metadata(listing.read(METADATA_FILE), path)
+            found_id = decode_partition_metadata(listing.read(METADATA_FILE), path)
         except FileNotFoundError:
             pass
         except DamageError as error:
-            log.warning("%s; the broker writes the file again for topic %s", error, topic.name)
-        if there is None:
+            log.warning(
+                "the broker writes the file partition.metadata of topic %s again, because the file is "
+                "damaged: %s",
+                topic.name,
+                error,
+            )
+        if found_id is None:
             write_partition_metadata(self._disk, listing.directory, topic.topic_id)
             listing.reload()
-        elif there != topic.topic_id:
+        elif found_id != topic.topic_id:
             raise DamageError(
-                f"{path} names the topic id {there}, and {topic.name} has {topic.topic_id}: the "
+                f"{path} names the topic id {found_id}, but topic {topic.name} has the id {topic.topic_id}: the "
                 "directory belongs to another topic, or the file is damaged. Restore the directory"
             )
 

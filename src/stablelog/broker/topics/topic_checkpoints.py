@@ -127,8 +127,8 @@ class TopicCheckpoints:
             found = read_offset_checkpoint(self._disk, path)
         except DamageError as error:
             log.warning(
-                "%s; the offsets up to which partitions were synced are therefore unknown: a partition "
-                "stays offline if whole batches follow damage in its log",
+                "the offsets up to which partitions were synced are unknown, so a partition stays "
+                "offline if whole batches follow damage in its log: %s",
                 error,
             )
             found, is_known = {}, False

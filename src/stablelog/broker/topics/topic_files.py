@@ -208,8 +208,10 @@ class TopicFiles:
         except UnavailableError as error:
             close_new(made.values())
             what = ("partitions of " if self.topics.get(topic.name) is topic else "topic ") + topic.name
-            log.error("%s cannot be created: %s", what, error)
-            raise RefusedError(ErrorCode.kafka_storage_error, f"{what} cannot be created: {error}") from error
+            log.error("the broker cannot create %s: %s", what, error)
+            raise RefusedError(
+                ErrorCode.kafka_storage_error, f"the broker cannot create {what}: {error}"
+            ) from error
         except StablelogError:
             close_new(made.values())
             raise

@@ -140,7 +140,8 @@ class TopicList:
         if more <= 0:
             raise RefusedError(
                 ErrorCode.invalid_partitions,
-                f"{name} has {topic.partition_count} partitions, and their number can only grow; the request asks for {partition_count}",
+                f"topic {name} has {topic.partition_count} partitions, and the request asks for "
+                f"{partition_count}: the number of partitions can only grow",
             )
         self.reservations.check_count(more)
         self.reservations.reserve(name, more)

@@ -117,6 +117,6 @@ class Reservations:
         if count + more > most:
             raise RefusedError(
                 ErrorCode.invalid_partitions,
-                f"{more} new partitions and the present {count} are more than "
-                f"stablelog.max.partitions={most} allows: raise this setting, or delete topics",
+                f"the request would add {more} partitions to the present {count}, and "
+                f"stablelog.max.partitions={most} allows fewer: raise this setting, or delete topics",
             )

@@ -239,8 +239,9 @@ class JointRequests:
                 return checked
         raise RefusedError(
             ErrorCode.concurrent_transactions,
-            f"children of version {self._version} of joint commit {self._name.key!r} change again and again "
-            "while they are committed: stop their writers, and try again",
+            f"joint commit {self._name.key!r}, version {self._version}, is refused: the transactions "
+            "that it commits together change again and again meanwhile. Stop their writers, and try "
+            "again",
         )
 
     async def _end_accepted(self) -> Done:

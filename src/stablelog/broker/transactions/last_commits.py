@@ -94,10 +94,10 @@ class LastCommits:
             is_deleted = self._topic_files.partitions.state(topic_name, index) is PartitionState.UNKNOWN
             if not is_deleted:
                 log.error(
-                    "the last commit of %s-%d cannot be read: %s. So the broker cannot check whether the commit log "
-                    "of %s is older than this partition. If it is from an older backup, restore the commit log and the "
-                    "partition from the same one; otherwise a new commit may get a commit sequence that the partition "
-                    "already has",
+                    "the last commit of %s-%d cannot be read: %s. So the broker cannot check whether the "
+                    "commit log of %s is older than this partition. If the commit log is from an older "
+                    "backup, restore the commit log and the partition from the same backup; otherwise a new "
+                    "commit may get a number that a commit in the partition already has",
                     topic_name,
                     index,
                     error,

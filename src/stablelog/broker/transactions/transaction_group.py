@@ -354,9 +354,9 @@ class TransactionGroup:
         last = sequences.last
         if sequences.observe_marker(sequence):
             log.error(
-                "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
-                "its end, or is from an older backup. New commits get sequences above %d; `stablelog repair` checks all "
-                "partitions",
+                "partition %s-%d has a marker of commit %d, but the commit log of %s ends at commit %d: "
+                "the commit log has lost its end, or is from an older backup. New commits get numbers "
+                "above %d; `stablelog repair` checks all partitions",
                 topic_name,
                 index,
                 sequence,

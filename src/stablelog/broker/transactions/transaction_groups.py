@@ -160,10 +160,10 @@ class TransactionGroups:
             )
         if len(self._groups) > self._count_max:
             raise _not_made(
-                f"{group_in_words(name)} would be one more than "
-                f"stablelog.max.transaction.groups={self._count_max} allows; the part of a transactional id "
-                "before its first slash names the group. Raise this setting, or use an id of an existing "
-                "group"
+                f"{group_in_words(name)} cannot be created: "
+                f"stablelog.max.transaction.groups={self._count_max} allows no more groups. The part of a "
+                "transactional id before its first slash names the group. Raise this setting, or use an "
+                "id of an existing group"
             )
         try:
             self._topics.reservations.check_count(1)
@@ -284,8 +284,9 @@ class TransactionGroups:
             if held is not None and held.state.is_open:
                 raise RefusedError(
                     ErrorCode.invalid_txn_state,
-                    f"the transactional id {transactional_id!r} cannot begin a transaction: it still has an open "
-                    "one, which Apache Kafka began. Commit or abort the open transaction first",
+                    f"the transactional id {transactional_id!r} cannot begin a transaction: a transaction "
+                    "that Apache Kafka began with this id is still open. Commit or abort the open "
+                    "transaction first",
                 )
             if group is None and held is not None and held.client == (producer_id, producer_epoch):
                 self._make(group_of(transactional_id), while_full)

@@ -91,7 +91,7 @@ class Compactor:
                     break
                 if not partition.compaction.put_in_place(cleaned):
                     log.info(
-                        "%s-%d was changed while it was compacted; a later pass compacts it",
+                        "%s-%d was changed while it was compacted; a later pass compacts this partition",
                         partition.topic,
                         partition.index,
                     )

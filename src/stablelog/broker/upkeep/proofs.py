@@ -120,7 +120,10 @@ class Proofs:
         elif path not in self._unreadable:
             self._unreadable.add(path)
             log.error(
-                "%s-%d: %s; the broker tries again", proof.partition.topic, proof.partition.index, error
+                "the batch headers of a segment of %s-%d cannot be checked; the broker tries again: %s",
+                proof.partition.topic,
+                proof.partition.index,
+                error,
             )
         proof.done.set_exception(error)
         # Mark the error as seen: if no fetch waits for the proof any more, asyncio would log the error as never

@@ -193,7 +193,8 @@ class ClassicGroup:
         following = TRANSITIONS[self.state].get(step)
         if following is None:
             raise IllegalStepError(
-                f"group {self.group_id!r} is {self.state}, in which this cannot happen: {step.value}"
+                f"the state of group {self.group_id!r} cannot change: the group is {self.state}, in which "
+                f"this step is not possible: {step.value}"
             )
         self.state = following
         self.state_ms = now_ms

@@ -151,7 +151,8 @@ class Rebalances:
             if asked is not None and actual is not None and asked != actual:
                 raise RefusedError(
                     ErrorCode.inconsistent_group_protocol,
-                    f"group {group.group_id!r} has the {name} {actual!r}, not {asked!r}: join again",
+                    f"the request has the {name} {asked!r}, but group {group.group_id!r} has {actual!r}: join "
+                    "again",
                 )
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
             raise RefusedError(

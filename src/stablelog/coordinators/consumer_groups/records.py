@@ -181,7 +181,7 @@ def read_key(key: bytes) -> OffsetKey | GroupMetadataKey | ConsumerKey | None:
     reader = FieldReader(key, "the key")
     version = reader.int16()
     if version < 0:
-        raise reader.damage(f"a key of version {version}")
+        raise reader.damage(f"the key's version {version} is negative")
     if version in OFFSET_KEY_VERSIONS:
         return OffsetKey(reader.string(), reader.string(), reader.int32())
     if version in CONSUMER_KEY_VERSIONS:

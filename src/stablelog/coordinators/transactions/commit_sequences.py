@@ -65,12 +65,14 @@ class CommitSequences:
         if not self.are_known:
             raise RefusedError(
                 ErrorCode.coordinator_load_in_progress,
-                f"the broker is reading the last commits in the partitions of {group_in_words(self._group)} after a start; try again",
+                f"transactions of {group_in_words(self._group)} cannot be committed yet: after a start, "
+                "the broker is still reading the last commits in the group's partitions. Try again",
             )
         if self._held is not None:
             raise RefusedError(
                 ErrorCode.coordinator_load_in_progress,
-                f"a joint commit of many transactions of {group_in_words(self._group)} is being decided; try again",
+                f"transactions of {group_in_words(self._group)} cannot be committed now: the broker is "
+                "deciding a joint commit of many transactions. Try again",
             )
 
     def assign_next(self) -> int:

@@ -169,5 +169,7 @@ def next_state(state: TransactionState, event: TransactionEvent) -> TransactionS
     """
     outcome = TRANSITIONS[state][event]
     if isinstance(outcome, ErrorCode):
-        raise RefusedError(outcome, f"{event.value}, but its transaction is in state {state.label}")
+        raise RefusedError(
+            outcome, f"this is not allowed while the transaction is in state {state.label}: {event.value}"
+        )
     return outcome

@@ -115,7 +115,7 @@ def _send(store: ObjectStore, key: str, piece: bytes, count: int) -> None:
         except StoreError as error:
             if error.is_rejected or attempt == UPLOADS_MAX:
                 raise
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("unreachable: the last attempt to upload the object returns or raises")
 
 
 def _in_words(rate: float) -> str:
@@ -162,7 +162,8 @@ def require_conditions(store: ObjectStore, name: str) -> None:
     store.delete(f"{key}/x")
     if fault:
         raise StablelogError(
-            f"the object store {store.url} is not safe: {fault}. Use another store, or enable conditional puts in it"
+            f"the object store {store.url} is not safe, because it ignores the condition of "
+            f"conditional puts: {fault}. Use another store, or enable conditional puts in this one"
         )
 
 

@@ -190,7 +190,7 @@ class DirectoryRequests:
     def _objects_in(self, directory: Path, after: str) -> Iterator[StoredObject]:
         if not directory.is_dir():
             if not self._unfinished.is_dir():
-                raise OSError(errno.ENXIO, f"{self._root} is not there any more")
+                raise OSError(errno.ENXIO, f"the directory {self._root} does not exist any more")
             return
         for parent, directories, names in os.walk(directory, onerror=_raise_unless_missing):
             directories[:] = [name for name in directories if not name.startswith(".")]

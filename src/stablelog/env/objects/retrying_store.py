@@ -152,7 +152,9 @@ class ObjectStore:
         try:
             self._retry("create", key, attempt)
         except ExistsError:
-            raise ObjectExistsError(f"{self.url}/{key} exists and has another content") from None
+            raise ObjectExistsError(
+                f"the object {self.url}/{key} exists already, and has another content"
+            ) from None
 
     def upload(self, key: str, pieces: Callable[[], Iterable[Buffer]], size: int) -> None:
         """Write an object of any size. Durable on return, and visible as a whole or not at all.
@@ -233,7 +235,7 @@ class ObjectStore:
             try:
                 found.append(self._retry("get_range", key, attempt))
             except TooShortError:
-                raise DamageError(f"{self.url}/{key} has fewer than {end} bytes") from None
+                raise DamageError(f"the object {self.url}/{key} has fewer than {end} bytes") from None
             position += len(found[-1])
         return found[0] if len(found) == 1 else b"".join(found)
 
@@ -274,7 +276,9 @@ class ObjectStore:
         end_s = self._now_s() + self._patience.limit_s
         may_be_applied = False
         if self._now_s() > self._last_s:
-            raise StoreError(f"{call} of {self.url}/{key} was not sent: the broker stops")
+            raise StoreError(
+                f"the request '{call}' for {self.url}/{key} was not sent, because the broker stops"
+            )
         for pause_s in self._pauses():
             self.counts[call] += 1
             try:
@@ -282,7 +286,8 @@ class ObjectStore:
             except RejectedError as error:
                 # A write whose earlier attempt had no clear answer may have been applied, although this one was not.
                 raise StoreError(
-                    f"{call} of {self.url}/{key} was rejected: {error}", is_rejected=not may_be_applied
+                    f"the request '{call}' for {self.url}/{key} was rejected: {error}",
+                    is_rejected=not may_be_applied,
                 ) from error
             except (UnclearError, ExistsError, MissingError) as error:
                 if isinstance(error, MissingError) and call in READS:

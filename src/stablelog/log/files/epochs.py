@@ -81,13 +81,13 @@ class LeaderEpochs:
         try:
             refuse_unknown_version("a leader epoch checkpoint", int(lines[0]), VERSION)
             if lines[0] != "0":
-                raise ValueError(f"its version is {lines[0]}, not 0")
+                raise ValueError(f"the version of the file is {lines[0]}, not 0")
             rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]
             if len(rows) != int(lines[1]):
-                raise ValueError("it has fewer lines than its second line says")
+                raise ValueError("the file has fewer lines than its second line says")
             entries = [(int(epoch), int(start)) for epoch, start in rows]
             if any(one[0] >= two[0] or one[1] >= two[1] for one, two in pairwise(entries)):
-                raise ValueError("its epochs and offsets do not grow from line to line")
+                raise ValueError("the epochs and offsets do not grow from line to line")
             return cls(entries)
         except (ValueError, IndexError) as error:
             raise DamageError(f"the content is not a leader epoch checkpoint: {error}") from error

@@ -103,7 +103,7 @@ def decode_restored(content: bytes, path: Path) -> Restored:
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     try:
         if crc != b"%08x" % crc32c(text):
-            raise ValueError("its CRC does not match its content")
+            raise ValueError("the CRC in the file does not match its content")
         fields = parse_json(text)
         with adding_path(path):
             refuse_unknown_version(

@@ -71,7 +71,8 @@ class TransactionIndex(IndexEntries):
         """Add an aborted transaction. Raises ValueError if its marker does not follow the markers of all other entries."""
         if self._count and self[self._count - 1].last_offset >= txn.last_offset:
             raise ValueError(
-                f"{txn} cannot follow {self[self._count - 1]}: the offset of its marker must be greater"
+                f"the aborted transaction {txn} cannot follow {self[self._count - 1]} in the index: the "
+                "offset of its marker must be greater"
             )
         assert txn.first_offset <= txn.last_offset
         self._add(ENTRY.pack(VERSION, *txn))

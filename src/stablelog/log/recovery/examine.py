@@ -196,8 +196,9 @@ class Examination:
         if start is None and name in self._expected.start_files:
             what = "log" if name == LOG_START_FILE else "view of its committed records"
             raise DamageError(
-                f"{path} is missing: where the {what} begins is not known, and records that were deleted "
-                "could be read again. `stablelog repair` cannot repair this. Restore the file from a backup"
+                f"{path} is missing, which records where the {what} begins: without this file, records "
+                "that were deleted could be read again. `stablelog repair` cannot repair this. Restore "
+                "the file from a backup"
             )
         return start
 

@@ -172,8 +172,8 @@ class RecoveryPlanner:
         )
         if said is None and self._known.is_established:
             raise DamageError(
-                f"{path} is missing: where the log begins is not known, and records that were deleted could be read "
-                "again. Restore the file"
+                f"{path} is missing, which records where the log begins: without this file, records that "
+                "were deleted could be read again. Restore the file"
             )
         first = said if said is not None else bases[0] if bases else 0
         self.log_start = max(self._known.log_start_offset, first)
@@ -226,9 +226,9 @@ class RecoveryPlanner:
             deleted = base < (bases[first_place] if bases else self.log_start)
             if suffix == SUMMARY and not deleted and self._directory.summary(base) is not None:
                 raise DamageError(
-                    f"{path.with_suffix(LOG)} is missing, and was durable. Restore it. To go on without its records, run "
-                    "`stablelog repair`, which first shows what is lost. Only if another program has compacted the log, "
-                    f"remove the segment's summary, {path}"
+                    f"{path.with_suffix(LOG)} is missing, and was durable. Restore the file. To go on without "
+                    "its records, run `stablelog repair`, which first shows what is lost. Only if another "
+                    f"program has compacted the log, remove the segment's summary, {path}"
                 )
             self._listing.disk.remove(path)
 
@@ -254,7 +254,8 @@ class RecoveryPlanner:
         # So if the last segment has a summary, the log file of a next segment is missing.
         if summaries[-1] is not None:
             raise DamageError(
-                f"{self._directory.segment_name(summaries[-1].end_offset).path(LOG)} is missing, and was durable. Restore it"
+                f"{self._directory.segment_name(summaries[-1].end_offset).path(LOG)} is missing, and was "
+                "durable. Restore the file"
             )
         point = self._known.recovery_point
         ends = [summary.end_offset for summary in summaries if summary is not None]

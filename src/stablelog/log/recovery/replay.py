@@ -232,7 +232,7 @@ class _Replay:
                 self._finish(growing, later, damage or "")
                 return sealed, growing
             sealed.append(self._seal(growing, later[0].base_offset, start.producers))
-        raise AssertionError("the last segment is never trusted")
+        raise AssertionError("unreachable: the last segment is always read, so the loop returns")
 
     def _gap_behind(self, segment: GrowingSegment, following: SegmentName) -> str | None:
         """Describe the offsets that are missing between a whole segment and the next one; None if no offset is missing.
@@ -242,7 +242,8 @@ class _Replay:
         """
         if following.base_offset < segment.end_offset:
             raise DamageError(
-                f"{following.path(LOG)} begins before the end of the segment before it, so one of the two files is wrong. Restore both"
+                f"{following.path(LOG)} begins before the end of the segment before it, so one of the two "
+                "files is wrong. Restore both files"
             )
         is_from_compaction = following.base_offset in self._plan.directory.snapshots
         if following.base_offset == segment.end_offset or self._plan.synced.is_clean or is_from_compaction:

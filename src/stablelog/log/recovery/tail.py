@@ -97,7 +97,8 @@ def check_cut(disk: Disk, path: Path, position: int, end_offset: int, damage: st
     )
     if synced.covers(end_offset):
         raise DamageError(
-            f"{path}: {damage}; {synced}, so the disk has lost or changed these bytes. {advice}"
+            f"{path} is damaged: {damage}. The damaged bytes were durable ({synced}), so the disk has "
+            f"lost or changed these bytes. {advice}"
         )
     if synced.is_recorded:
         return
@@ -105,8 +106,9 @@ def check_cut(disk: Disk, path: Path, position: int, end_offset: int, damage: st
         following = next(batches_after_damage(file, position, end_offset), None)
     if following is not None:
         raise DamageError(
-            f"{path}: {damage}; a whole batch of offset {following[1].base_offset} follows at byte {following[0]}, "
-            f"and it is not recorded up to which offset the log was durable. {advice}"
+            f"{path} is damaged: {damage}. A whole batch of offset {following[1].base_offset} follows "
+            f"at byte {following[0]}, and it is not recorded up to which offset the log was durable. "
+            f"{advice}"
         )
 
 

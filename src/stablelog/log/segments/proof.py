@@ -123,10 +123,12 @@ def prove_headers(
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        raise DamageError(f"{path} is missing, and was durable. Restore it") from None
+        raise DamageError(f"{path} is missing, and was durable. Restore the file") from None
     with closing(file):
         if file.size < size:
-            raise DamageError(f"{path} holds only {file.size} bytes, but {size} were durable. Restore it")
+            raise DamageError(
+                f"{path} holds only {file.size} bytes, but {size} bytes were durable. Restore the file"
+            )
         yield from _walk(file, path, size, crc, mapped)
 
 

@@ -74,9 +74,9 @@ def check_offset(header: BatchHeader, position: int, end_offset: int, gapless_ep
             an earlier epoch may begin later.
     """
     if header.base_offset < end_offset:
-        wanted = f"which must be greater than {end_offset - 1}"
+        wanted = f"but this offset must be greater than {end_offset - 1}"
     elif header.leader_epoch >= gapless_epoch and header.base_offset != end_offset:
-        wanted = f"which must be {end_offset}: a batch is missing, or the offset has changed"
+        wanted = f"but this offset must be {end_offset}: a batch is missing, or the offset has changed"
     else:
         return
     raise DamageError(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")

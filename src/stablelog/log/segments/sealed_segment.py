@@ -129,7 +129,7 @@ class SealedSegment(Segment):
             try:
                 self._log = self.disk.open(self.path(LOG))
             except FileNotFoundError:
-                raise DamageError(f"{self.path(LOG)} is missing, and was durable. Restore it") from None
+                raise DamageError(f"{self.path(LOG)} is missing, and was durable. Restore the file") from None
         return self._log
 
     @property

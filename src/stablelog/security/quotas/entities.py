@@ -195,7 +195,7 @@ def check_filter(components: Sequence[FilterComponent]) -> None:
         if match_type not in list(MatchType):
             raise _refusal(f"the match type {match_type} is unknown")
         if (match is None) == (match_type == MatchType.EXACT):
-            raise _refusal(f"the match type {match_type} and the match string contradict")
+            raise _refusal(f"the match type {match_type} and the match string contradict each other")
         seen.add(kind)
     if IP in seen and len(seen) > 1:
         raise _refusal("the entity type ip cannot be combined with another one")

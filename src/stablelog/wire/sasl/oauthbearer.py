@@ -81,7 +81,9 @@ def decode_token(message: bytes) -> TokenMessage:
         SaslMessageError: the bytes are not a message of OAUTHBEARER with a bearer token.
     """
     if len(message) > TOKEN_MESSAGE_SIZE_MAX:
-        raise SaslMessageError(f"a message of OAUTHBEARER has at most {TOKEN_MESSAGE_SIZE_MAX} bytes")
+        raise SaslMessageError(
+            f"the message of OAUTHBEARER is too long: at most {TOKEN_MESSAGE_SIZE_MAX} bytes are allowed"
+        )
     try:
         found = _INITIAL.fullmatch(message.decode())
     except UnicodeDecodeError:

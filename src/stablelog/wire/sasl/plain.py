@@ -41,7 +41,9 @@ def decode_plain(message: bytes) -> PlainMessage:
         SaslMessageError: the bytes are not a message of PLAIN.
     """
     if len(message) > MESSAGE_SIZE_MAX:
-        raise SaslMessageError(f"a message of PLAIN has at most {MESSAGE_SIZE_MAX} bytes")
+        raise SaslMessageError(
+            f"the message of PLAIN is too long: at most {MESSAGE_SIZE_MAX} bytes are allowed"
+        )
     try:
         parts = message.decode().split(NUL)
     except UnicodeDecodeError as error:

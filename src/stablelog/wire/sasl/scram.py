@@ -236,7 +236,9 @@ def auth_message_of(client_first_bare: str, server_first: bytes, unproven: str) 
 
 def _match(pattern: re.Pattern[str], what: str, message: bytes) -> re.Match[str]:
     if len(message) > MESSAGE_SIZE_MAX:
-        raise SaslMessageError(f"a {what} message of SCRAM has at most {MESSAGE_SIZE_MAX} bytes")
+        raise SaslMessageError(
+            f"the {what} message of SCRAM is too long: at most {MESSAGE_SIZE_MAX} bytes are allowed"
+        )
     try:
         found = pattern.fullmatch(message.decode())
     except UnicodeDecodeError:
@@ -324,4 +326,6 @@ class ScramClient:
         if found["error"] is not None:
             raise SaslMessageError(f"the server refuses the login: {found['error']}")
         if not hmac.compare_digest(_decoded(found["signature"]), self._signature):
-            raise SaslMessageError("the server's signature is wrong: it does not know the user's credential")
+            raise SaslMessageError(
+                "the server's signature is wrong, so the server does not know the user's credential"
+            )

@@ -73,7 +73,8 @@ def test_a_child_of_a_committed_version_comes_too_late_to_be_opened() -> None:
     checks.check_open(own)
     log.commit([])
     with pytest.raises(
-        RefusedError, match=f"{own} comes too late: version 0 of joint commit 'k' was committed as commit 1"
+        RefusedError,
+        match=f"{own} can no longer be committed: version 0 of its joint commit 'k' was committed already, as commit 1",
     ):
         checks.check_open(own)
     checks.check_open(next_one)
@@ -121,9 +122,9 @@ def test_a_child_that_cannot_be_committed_is_refused_with_the_reason() -> None:
         (
             ChildShown(child_id("k", 0, "r", 9, 0), 7, 0),
             "invalid_producer_id_mapping",
-            "is unknown: it was not begun",
+            "is unknown: no transaction was begun",
         ),
-        (aborted, "producer_fenced", "was aborted; producer"),
+        (aborted, "producer_fenced", "was aborted: producer"),
         (fenced, "producer_fenced", "was fenced; producer"),
         (current, "invalid_txn_state", "has no open transaction: it is in state PrepareAbort"),
         (away, "invalid_txn_state", "was refused a partition"),

@@ -216,7 +216,7 @@ def test_an_abort_of_a_transaction_that_is_no_child_is_refused() -> None:
     c = coordinator()
     refused = c.joint.abort(NAME, 0, [ChildShown("plain", 7, 0)], now_ms=0).answer
     assert refused.error is ErrorCode.invalid_request
-    assert "plain is not a child of version 0" in (refused.message or "")
+    assert "plain does not belong to version 0" in (refused.message or "")
 
 
 def test_a_child_is_not_committed_alone() -> None:
@@ -235,7 +235,7 @@ def test_a_digest_has_at_most_a_thousand_bytes() -> None:
     refused = c.joint.commit(NAME, 0, [], digest="x" * 1001, now_ms=0)
     assert (refused.answer.error, refused.answer.message) == (
         ErrorCode.invalid_request,
-        "a digest has at most 1000 bytes",
+        "the digest has over 1000 bytes",
     )
     assert c.joint.commit(NAME, 0, [], digest="x" * 1000, now_ms=0).answer.digest == "x" * 1000
 

@@ -46,21 +46,31 @@ def refused(check: Callable[..., None], *args: Any) -> str:
 def test_a_name_that_is_not_valid_is_refused_with_its_limit() -> None:
     check_names(NAME, 0, None)
     check_names(JointName("payments", "k"), VERSION_MAX, "r")
-    assert refused(check_names, JointName("", ""), 0, None) == "the key of a joint commit has 1 to 255 bytes"
-    assert refused(check_names, NAME, -1, None) == "version -1 is not valid: versions begin at 0"
-    assert refused(check_names, NAME, VERSION_MAX + 1, None).startswith(
-        f"version {VERSION_MAX + 1} is not valid"
+    assert (
+        refused(check_names, JointName("", ""), 0, None)
+        == "the key of the joint commit is empty or too long: 1 to 255 bytes are allowed"
     )
     assert (
-        refused(check_names, JointName("a/b", "k"), 0, None) == "'a/b' is not the name of a transaction group"
+        refused(check_names, NAME, -1, None)
+        == "version -1 of the joint commit is not valid: versions begin at 0"
     )
-    assert refused(check_names, NAME, 0, "r" * 101) == "the name of a run has at most 100 bytes"
+    assert refused(check_names, NAME, VERSION_MAX + 1, None).startswith(
+        f"version {VERSION_MAX + 1} of the joint commit is not valid"
+    )
+    assert (
+        refused(check_names, JointName("a/b", "k"), 0, None) == "'a/b' is not a valid name of a transaction group"
+    )
+    assert (
+        refused(check_names, NAME, 0, "r" * 101)
+        == "the name of the run (one start of the writer) is too long: at most 100 bytes are allowed"
+    )
 
 
 def test_too_many_children_are_refused_with_what_to_do() -> None:
     check_child_count(CHILD_COUNT_MAX)
-    assert "has 20001 children, and at most 20000 are allowed: write the same records with fewer" in refused(
-        check_child_count, CHILD_COUNT_MAX + 1
+    assert (
+        "has 20001 transactions, and at most 20000 are allowed: write the same records with fewer"
+        in refused(check_child_count, CHILD_COUNT_MAX + 1)
     )
 
 
@@ -74,7 +84,7 @@ def test_a_transaction_that_is_no_child_of_the_version_is_refused_by_its_id() ->
         child_id("k", 3, "r", 0, 0, group="g"),
     ):
         assert refused(check_belongs, NAME, 3, ChildShown(other, 7, 0)) == (
-            f"{other} is not a child of version 3 of joint commit 'k' in transaction group 'default'"
+            f"transactional id {other} does not belong to version 3 of joint commit 'k' in transaction group 'default'"
         )
 
 

@@ -46,5 +46,5 @@ def test_records_that_are_cut_or_newer_are_refused(state: JointState) -> None:
         decode_joint(written + b"\0")
     with pytest.raises(UnknownFormatError, match=r"a joint commit's key of version 3; .* up to 2"):
         decode_joint(b"\0\3" + written[2:])
-    with pytest.raises(DamageError, match="version -1; versions 1 to 2 can be read"):
+    with pytest.raises(DamageError, match="the version is -1, and only versions 1 to 2 can be read"):
         decode_joint(b"\xff\xff" + written[2:])

@@ -129,7 +129,8 @@ class ConsumerGroups:
         try:
             if not request.group_id or len(request.group_id.encode()) > STRING_SIZE_MAX:
                 raise RefusedError(
-                    ErrorCode.invalid_request, f"the group id must have 1 to {STRING_SIZE_MAX} bytes"
+                    ErrorCode.invalid_request,
+                    f"the group id is empty, or has more than {STRING_SIZE_MAX} bytes",
                 )
             self.heartbeats.check_request(request)
             former = self._table.groups.get(request.group_id)

@@ -68,8 +68,9 @@ class ChildChecks:
         if child.version <= state.last_version:
             raise RefusedError(
                 ErrorCode.producer_fenced,
-                f"{transactional_id} comes too late: version {state.last_version} of joint commit "
-                f"{child.name.key!r} was committed as commit {state.commit_sequence}",
+                f"the transaction of {transactional_id} can no longer be committed: version "
+                f"{state.last_version} of its joint commit {child.name.key!r} was committed already, as "
+                f"commit {state.commit_sequence}",
             )
         if _lost_version(child, state):
             raise superseded(child.name, child.version, child.run, state)
@@ -99,19 +100,22 @@ class ChildChecks:
         if txn is None:
             raise RefusedError(
                 ErrorCode.invalid_producer_id_mapping,
-                f"child {transactional_id} is unknown: it was not begun, or was forgotten",
+                f"transactional id {transactional_id} of the joint commit is unknown: no transaction was "
+                "begun with this id, or the broker has forgotten the id",
             )
         if txn.client != ProducerIdAndEpoch(*identity):
-            what = "was aborted" if txn.state in _ABORTED else "was fenced"
+            was_ended = "was aborted" if txn.state in _ABORTED else "was fenced"
             raise RefusedError(
                 ErrorCode.producer_fenced,
-                f"child {transactional_id} of producer {shown.producer_id} with epoch {shown.producer_epoch} {what}; "
-                f"producer {txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
+                f"the transaction of {transactional_id} by producer {shown.producer_id} with epoch "
+                f"{shown.producer_epoch} {was_ended}: producer {txn.client.producer_id} with epoch "
+                f"{txn.client.producer_epoch} has this transactional id now",
             )
         if txn.state not in (TransactionState.EMPTY, TransactionState.ONGOING):
             raise RefusedError(
                 ErrorCode.invalid_txn_state,
-                f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
+                f"transactional id {transactional_id} has no open transaction: its last transaction is in "
+                f"state {txn.state.label}",
             )
         if self._table.is_abort_only(transactional_id, txn):
             raise abort_only_refusal(transactional_id)

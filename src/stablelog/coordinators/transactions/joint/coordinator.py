@@ -241,7 +241,7 @@ class JointCommits:
                 checked = self.checks.begin_checks(name)
                 self.checks.check_children(name, version, children, checked)
             if len((digest or "").encode()) > DIGEST_SIZE_MAX:
-                raise RefusedError(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
+                raise RefusedError(ErrorCode.invalid_request, f"the digest has over {DIGEST_SIZE_MAX} bytes")
         except RefusedError as refused:
             return Decision(JointAnswer(ErrorCode(refused.code), str(refused)))
         assert len(checked.snapshots) == len(children)
@@ -398,8 +398,8 @@ class JointCommits:
         if child is not None and commit:
             raise RefusedError(
                 ErrorCode.invalid_txn_state,
-                f"{transactional_id} cannot be committed alone: it is a part of version {child.version} of the joint "
-                f"commit {child.name.key!r}. Send CommitJoint, which commits all its parts together",
+                f"the transaction of {transactional_id} cannot be committed alone: it belongs to version "
+                f"{child.version} of joint commit {child.name.key!r}. Send CommitJoint for all of its transactions",
             )
         return child is not None
 

@@ -36,16 +36,24 @@ def check_names(name: JointName, version: int, run: str | None) -> None:
     """
     if not 0 < len(name.key.encode()) <= KEY_SIZE_MAX:
         raise RefusedError(
-            ErrorCode.invalid_request, f"the key of a joint commit has 1 to {KEY_SIZE_MAX} bytes"
+            ErrorCode.invalid_request,
+            f"the key of the joint commit is empty or too long: 1 to {KEY_SIZE_MAX} bytes are allowed",
         )
     if not 0 <= version <= VERSION_MAX:
-        raise RefusedError(ErrorCode.invalid_request, f"version {version} is not valid: versions begin at 0")
+        raise RefusedError(
+            ErrorCode.invalid_request,
+            f"version {version} of the joint commit is not valid: versions begin at 0",
+        )
     if not is_group_name(name.group):
         raise RefusedError(
-            ErrorCode.invalid_request, f"{name.group!r} is not the name of a transaction group"
+            ErrorCode.invalid_request, f"{name.group!r} is not a valid name of a transaction group"
         )
     if run is not None and len(run.encode()) > RUN_SIZE_MAX:
-        raise RefusedError(ErrorCode.invalid_request, f"the name of a run has at most {RUN_SIZE_MAX} bytes")
+        raise RefusedError(
+            ErrorCode.invalid_request,
+            f"the name of the run (one start of the writer) is too long: at most {RUN_SIZE_MAX} bytes "
+            "are allowed",
+        )
 
 
 def check_child_count(count: int) -> None:
@@ -57,8 +65,8 @@ def check_child_count(count: int) -> None:
     if count > CHILD_COUNT_MAX:
         raise RefusedError(
             ErrorCode.invalid_request,
-            f"the joint commit has {count} children, and at most {CHILD_COUNT_MAX} are allowed: write the same records "
-            "with fewer transactions, for example with fewer tasks",
+            f"the joint commit has {count} transactions, and at most {CHILD_COUNT_MAX} are allowed: "
+            "write the same records with fewer transactions, for example with fewer tasks",
         )
 
 
@@ -73,6 +81,6 @@ def check_belongs(name: JointName, version: int, shown: ChildShown) -> None:
     if child is None or child.name != name or child.version != version:
         raise RefusedError(
             ErrorCode.invalid_request,
-            f"{shown.transactional_id} is not a child of version {version} of joint commit {name.key!r} in "
-            f"transaction group {name.group or 'default'!r}",
+            f"transactional id {shown.transactional_id} does not belong to version {version} of joint "
+            f"commit {name.key!r} in transaction group {name.group or 'default'!r}",
         )
