@@ -142,7 +142,7 @@ def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
     with pytest.raises(UnavailableError) as given_up, stablelog.serve(data, start_timeout_s=3):
         pass
     assert str(given_up.value).startswith(
-        f"the broker on {data} was not ready within 3 s; its log {data}/.broker.log ends"
+        f"the broker on {data} is not running: it was not ready within 3 s. Its log {data}/.broker.log ends"
     )
     assert "what an earlier broker said" in str(given_up.value)
     with (data / ".lock").open("a") as lock:  # a slow process may not have made it
@@ -170,7 +170,7 @@ def test_a_start_that_fails_is_told_with_the_end_of_the_log(tmp_path):
     with (
         pytest.raises(
             UnavailableError,
-            match=r"did not start; its log .*data/.broker.log ends with:\n(.|\n)*cluster.json",
+            match=r"did not start. Its log .*data/.broker.log ends with:\n(.|\n)*cluster.json",
         ),
         stablelog.serve(data),
     ):

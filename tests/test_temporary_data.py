@@ -302,7 +302,7 @@ def test_a_directory_that_cannot_be_made_is_told(place):
     place.rmdir()
     with (
         pytest.raises(
-            UnavailableError, match=rf"did not start; (.|\n)*{place}.* cannot be made: No such file"
+            UnavailableError, match=rf"did not start. (.|\n)*{place}.* cannot be made: No such file"
         ),
         broker,
     ):

@@ -301,7 +301,7 @@ def test_a_broker_writes_nothing_into_a_directory_of_other_files(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     done = run("serve", "--data", str(tmp_path), "--port", "0")
     assert done.returncode == 2
-    assert f"{tmp_path} is not empty and no data directory: it has 'notes.txt'" in done.stderr
+    assert f"{tmp_path} is not a data directory: it contains 'notes.txt'" in done.stderr
     assert done.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -182,7 +182,11 @@ def lose_directory(path):
         ("cluster.json", lose, "shows that stablelog has written this directory"),
         ("cluster.json", lambda path: flip(path, 40), "is not a list of topics"),
         ("cluster.json", write("x"), "is not a list of topics: Expecting value"),
-        ("cluster.json", change('"crc"', '"crd"'), "is not a list of topics: it has no crc. Restore it"),
+        (
+            "cluster.json",
+            change('"crc"', '"crd"'),
+            "is not a list of topics: it has no crc. Restore the file",
+        ),
         (
             "broker.json",
             write(f"[]\n{crc32c(b'[]'):08x}\n"),

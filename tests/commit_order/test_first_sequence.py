@@ -37,7 +37,7 @@ def test_each_changed_byte_and_each_torn_end_is_damage():
         ]
     damaged += [content + b"\n", content.replace(b"1\n", b"2\n", 1), encode_first_sequences(())]
     for one in damaged:
-        with pytest.raises(DamageError, match="the file is damaged"):
+        with pytest.raises(DamageError, match="the file `log-start-sequence` is damaged"):
             decode_first_sequences(one)
 
 

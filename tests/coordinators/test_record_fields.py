@@ -81,7 +81,7 @@ def test_damage_is_named_with_its_place() -> None:
         FieldReader(b"abc", "it").int32()
     with pytest.raises(DamageError, match="-3 bytes are expected"):
         FieldReader(INT16.pack(-3), "it").string()
-    with pytest.raises(DamageError, match="at byte 2: null where a string is required"):
+    with pytest.raises(DamageError, match="at byte 2: a string is null"):
         FieldReader(INT16.pack(-1), "it").string()
     with pytest.raises(DamageError, match="a string is not UTF-8"):
         FieldReader(INT16.pack(1) + b"\xff", "it").string()

@@ -156,7 +156,7 @@ def test_damage_anywhere_in_a_header_is_found_and_the_batches_behind_it_too(at):
 def test_a_last_batch_with_another_offset_is_refused():
     log = growing()
     damaged_batch(log, -1, 7)
-    with pytest.raises(DamageError, match=r"begins at offset \d+, which must be"):
+    with pytest.raises(DamageError, match=r"begins at offset \d+, but this offset must be"):
         log.open(recovery_point=log.partition.end_offset, gapless_epoch=0)
 
 

@@ -166,7 +166,9 @@ def test_responses_keep_the_order_of_the_requests(stablelog_faults, faults, stab
 
 def test_a_fault_that_does_not_happen_is_told(faults):
     fault = faults.drop("EndTxn", client_id="nobody")
-    with pytest.raises(TimeoutError, match="drop EndTxn of client 'nobody': it happened to 0 of 1 requests"):
+    with pytest.raises(
+        TimeoutError, match="the fault 'drop EndTxn of client 'nobody'' has happened to 0 of 1 requests"
+    ):
         fault.wait(0.01)
 
 

@@ -174,7 +174,7 @@ def test_a_store_that_ignores_conditions_is_refused():
         s3.ignores_conditions = True
         world = World()
         world.start(open_store("s3://bucket/prefix", allow_http=True, options=s3.options))
-        with pytest.raises(StablelogError, match=r"s3://bucket/prefix is not safe: .* ignores If-None-Match"):
+        with pytest.raises(StablelogError, match=r"s3://bucket/prefix is not safe, .* ignores If-None-Match"):
             world.copy_all()
         assert not s3.objects
         assert world.drop_local() == 0

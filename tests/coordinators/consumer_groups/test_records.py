@@ -223,7 +223,7 @@ def test_what_cannot_be_null_is_refused_where_it_is() -> None:
             read_group_value(value[:count_at] + struct.pack(">i", count) + value[count_at + 4 :])
     with pytest.raises(DamageError, match="-1 bytes are expected"):
         read_group_value(value[:-7] + b"\xff\xff\xff\xff")
-    with pytest.raises(DamageError, match="a key of version -1"):
+    with pytest.raises(DamageError, match="the key's version -1 is negative"):
         read_key(b"\xff\xff")
 
 

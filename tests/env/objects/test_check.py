@@ -45,7 +45,7 @@ def test_a_server_that_ignores_conditions_is_found_and_refused():
             "at the same time 16 succeeded"
             in found["of 16 writers that create a key at the same time one succeeds"]
         )
-        with pytest.raises(StablelogError, match=r"s3://bucket/prefix is not safe: .*If-None-Match"):
+        with pytest.raises(StablelogError, match=r"s3://bucket/prefix is not safe, .*If-None-Match"):
             require_conditions(store, "a")
         assert s3.objects == {}
 

@@ -91,7 +91,7 @@ def store(request, tmp_path, s3):
 
 def test_a_key_is_created_once(store):
     store.create("a/b/c", b"first")
-    with pytest.raises(ObjectExistsError, match="a/b/c exists and has another content"):
+    with pytest.raises(ObjectExistsError, match="a/b/c exists already, and has another content"):
         store.create("a/b/c", b"second")
     store.create("a/b/c", b"first")  # The own content: an answer may have been lost.
     assert store.get("a/b/c") == b"first"

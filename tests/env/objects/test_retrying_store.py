@@ -96,7 +96,9 @@ def test_no_attempt_begins_after_the_store_was_told_to_give_up():
     store.give_up_after(2)
     assert store.get("a/b") == b"1"
     simulated.sleep(3)
-    with pytest.raises(StoreError, match=r"get of sim://store/a/b was not sent: the broker stops"):
+    with pytest.raises(
+        StoreError, match=r"the request 'get' for sim://store/a/b was not sent, because the broker stops"
+    ):
         store.get("a/b")
 
 
@@ -114,7 +116,9 @@ def test_a_server_that_is_silent_is_asked_once_in_each_attempt(monkeypatch):
 def test_what_is_rejected_is_not_repeated():
     simulated = SimObjects(1, is_rejecting=True)
     store = of(simulated)
-    with pytest.raises(StoreError, match=r"create of sim://store/a/b was rejected: 403 Forbidden") as caught:
+    with pytest.raises(
+        StoreError, match=r"the request 'create' for sim://store/a/b was rejected: 403 Forbidden"
+    ) as caught:
         store.create("a/b", b"")
     assert caught.value.is_rejected
     assert store.counts["create"] == 1

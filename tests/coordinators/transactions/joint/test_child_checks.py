@@ -125,8 +125,12 @@ def test_a_child_that_cannot_be_committed_is_refused_with_the_reason() -> None:
             "is unknown: no transaction was begun",
         ),
         (aborted, "producer_fenced", "was aborted: producer"),
-        (fenced, "producer_fenced", "was fenced; producer"),
-        (current, "invalid_txn_state", "has no open transaction: it is in state PrepareAbort"),
+        (fenced, "producer_fenced", "was fenced: producer"),
+        (
+            current,
+            "invalid_txn_state",
+            "has no open transaction: its last transaction is in state PrepareAbort",
+        ),
         (away, "invalid_txn_state", "was refused a partition"),
     ):
         with pytest.raises(RefusedError, match=why) as refused:

@@ -58,7 +58,8 @@ def test_a_name_that_is_not_valid_is_refused_with_its_limit() -> None:
         f"version {VERSION_MAX + 1} of the joint commit is not valid"
     )
     assert (
-        refused(check_names, JointName("a/b", "k"), 0, None) == "'a/b' is not a valid name of a transaction group"
+        refused(check_names, JointName("a/b", "k"), 0, None)
+        == "'a/b' is not a valid name of a transaction group"
     )
     assert (
         refused(check_names, NAME, 0, "r" * 101)
