@@ -314,7 +314,7 @@ def test_a_run_that_ends_before_a_position_of_its_own_is_told(is_last):
     content[at + 23 : at + 27] = (0).to_bytes(4, "big")
     log.disk.damage(segment.path(".log"), bytes(content))
     assert log.fetched(2, 1)[0][0][0] == 2
-    with pytest.raises(DamageError, match="position 3 is in the batches .* end before this position"):
+    with pytest.raises(DamageError, match=r"position 3 is in the batches .* end before this position"):
         log.fetched(3)
 
 
