@@ -244,7 +244,7 @@ CLI = [
         seen="added 3 ACLs",
     ),
     row(
-        "for which the command adds no ACL: name its --operation",
+        "with these options: name an operation with --operation",
         command(f"{ADD} --producer --topic t --group g"),
         steps(command(f"{ADD} --producer --topic t"), command(f"{ADD} --operation read --group g")),
         seen="added 1 ACL",
@@ -507,19 +507,19 @@ CLI = [
         seen="set the password of",
     ),
     row(
-        "--password-file {file}: {error.strerror}",
+        "--password-file {file} cannot be read: {error.strerror}",
         command("users add $new --password-file $path/none"),
         steps(file("none", "secret"), command("users add $new --password-file $path/none")),
         seen="set the password of",
     ),
     row(
-        "--password-file {file}: it is not UTF-8",
+        "--password-file {file} is not UTF-8",
         steps(file("password", b"\xff"), command("users add $new --password-file $password")),
         steps(file("password", "sécret"), command("users add $new --password-file $password")),
         seen="set the password of",
     ),
     row(
-        "--password-file {file}: it has more than one line",
+        "--password-file {file} has more than one line",
         steps(file("password", "one\ntwo\n"), command("users add $new --password-file $password")),
         steps(file("password", "one\n"), command("users add $new --password-file $password")),
         seen="set the password of",

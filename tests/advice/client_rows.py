@@ -96,7 +96,7 @@ LOGIN = [
         group=SECURED,
     ),
     row(
-        "it does not accept {mechanism}: set sasl.mechanism to one of",
+        "the broker does not accept {mechanism}: set sasl.mechanism to one of",
         tls(
             "SASL_SSL",
             OAUTH | {"security.protocol": "SASL_SSL", "oauth_cb": lambda _: "t"},
@@ -107,7 +107,7 @@ LOGIN = [
         group=SECURED,
     ),
     row(
-        "its listener has no login: set security.protocol=",
+        "the listener of the broker has no login: set security.protocol=",
         log_in("PLAINTEXT", lambda _: {"security.protocol": "SASL_PLAINTEXT", **USER}),
         log_in("PLAINTEXT", lambda _: {"security.protocol": "PLAINTEXT"}),
         plain(USER),
@@ -455,7 +455,7 @@ TRANSACTIONS = [
         doing(_commit_again),
     ),
     row(
-        "Their producer has written them so. skip_unreadable=True leaves them out",
+        "To leave such records out, set skip_unreadable=True",
         doing(_read_undecodable),
         doing(_read_past),
     ),
@@ -476,7 +476,7 @@ TRANSACTIONS = [
         paused(cut=False),
     ),
     row(
-        "has no single meaning for the",
+        "(the number of a commit) is no position in the",
         read_on(),
         read_on(by_position=True),
         read_on(cut=True),

@@ -246,7 +246,7 @@ OPTIONS = [
         seen="three",
     ),
     row(
-        "applies only to a read at cuts: give cut=true",
+        "applies only to a read at cuts (positions between two commits): give cut=true",
         read(without(AT_CUTS, "cut"), startingCut="1"),
         read(AT_CUTS, startingCut="0"),
         seen="two",
@@ -360,7 +360,7 @@ WRITES = [
         seen="committed",
     ),
     row(
-        "requires a joint commit, which guarantee=at-least-once does not use",
+        "requires a joint commit (one commit for all tasks), which guarantee=at-least-once does not use",
         write(SINK, guarantee="at-least-once", txnAppId="$new", txnVersion="1"),
         write(SINK, guarantee="at-least-once"),
         write(SINK, txnAppId="$new", txnVersion="1"),
@@ -787,7 +787,7 @@ MORE_READS = [
         go_on(TOPIC, failOnDataLoss="false"),
     ),
     row(
-        "startingOffsetsByTimestampStrategy=latest begins at its end",
+        "startingOffsetsByTimestampStrategy=latest begins at the end of the partition",
         read(TOPIC, startingTimestamp="9000000000000"),
         read(TOPIC, startingTimestamp="9000000000000", startingOffsetsByTimestampStrategy="latest"),
     ),
@@ -799,7 +799,7 @@ MORE_READS = [
     ),
     # -- cuts ------------------------------------------------------------------------------------------------------
     row(
-        "the last commit that is resolved is",
+        "is after the last commit that can be read",
         read(AT_CUTS, startingCut="1000000"),
         read(AT_CUTS, startingCut="0"),
         seen="two",
@@ -811,7 +811,7 @@ MORE_READS = [
         seen="four",
     ),
     row(
-        "{option} is no cut: the transactions after commit sequence",
+        "{option} is no cut (a position between two commits): the transactions after commit sequence",
         steps(of_two_topics, read(TWO_AT_CUTS, startingOffsets='{"$one": {"0": 3}, "$other": {"0": 0}}')),
         read(TWO_AT_CUTS, startingOffsets='{"$one": {"0": 3}, "$other": {"0": 3}}'),
         read(TWO_AT_CUTS, startingOffsets='{"$one": {"0": 0}, "$other": {"0": 0}}'),
@@ -906,7 +906,7 @@ MORE_WRITES = [
         seen="committed",
     ),
     row(
-        "not a log of offsets of version v1",
+        "and not with v1, the only version that can be read",
         steps(
             lambda user: checkpoint(user, version="v2"),
             write_stream(SINK, commitGroup="$group", checkpointLocation="$path"),

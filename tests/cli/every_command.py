@@ -60,7 +60,7 @@ NO_FETCH = "reading t-[01]: this user lacks a right to the topic: ask for an ACL
 NO_COMMIT = "the offset of t-[01] of group 'g': this user lacks a right to the group: ask for an ACL"
 NO_NEW_ID = "transactional id stablelog-produce-\\w+: this user is not authorized to WRITE .*: ask for an ACL"
 NOT_HANGING = "no transaction is open in t-0 from offset 0; open ones begin at: none"
-NOT_OPEN = "x has no open transaction: it is in state CompleteCommit"
+NOT_OPEN = "the transactional id x has no open transaction: its state is CompleteCommit"
 NO_ACLS = ".*(No Authorizer is configured|no authorizer).*"
 
 
@@ -132,6 +132,11 @@ ROWS = [
     Row("transactions find-hanging --topic {topic}", NO_TOPIC, NO_READ),
     Row("transactions abort {id}", NO_ID, NOT_OPEN, NOT_OPEN),
     Row("transactions abort --topic {topic} --partition 0 --start-offset 0", NO_TOPIC, NO_READ, NOT_HANGING),
-    Row("cut {topic}", NO_TOPIC, "'t' is not commit-ordered.*", ".* only a stablelog broker does"),
+    Row(
+        "cut {topic}",
+        NO_TOPIC,
+        "'t' is not commit-ordered.*",
+        ".* which only a stablelog broker supports: .*",
+    ),
     Row("topics delete {topic}", NO_TOPIC, "deleting topic 't': .* not authorized to DELETE the topic"),
 ]

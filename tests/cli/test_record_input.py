@@ -66,7 +66,7 @@ def test_a_json_line_has_the_fields_of_a_record():
         ("[" * 100_000, "line 2 is not JSON"),
         ("\udcff", "line 2 is not JSON"),
         ("[1]", "line 2 is not a JSON object"),
-        ('{"key": "k"}', "line 2 has no field value; null is the value of a tombstone"),
+        ('{"key": "k"}', "line 2 has no field `value`: add the field, with null for a tombstone"),
         ('{"value": "v", "kee": "k"}', "line 2 has the unknown field 'kee'; did you mean key?"),
         ('{"value": 1}', "line 2: value is neither text nor null"),
         ('{"value": "\\ud800"}', "line 2: value has half of a surrogate pair"),
@@ -129,7 +129,7 @@ lines, ""quoted\""",,,,,\xff,
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("key\nk\n", "line 1 has no column value"),
+        ("key\nk\n", "line 1 has no column `value`"),
         ("value,kee\n", "line 1 has the unknown column 'kee'; did you mean key?"),
         ("value,value\n", "line 1 has two columns of one name"),
         ('value,key\n"a\nb",k\nv\n', "line 4 has 1 cells, and there are 2 columns"),
@@ -197,7 +197,7 @@ def test_headers_of_parquet_may_be_a_map_or_those_of_spark(written):
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        ({"key": ["k"]}, "has no column value"),
+        ({"key": ["k"]}, "has no column `value`"),
         ({"value": ["v"], "kee": ["k"]}, "has the unknown column 'kee'; did you mean key?"),
         ({"value": [1]}, "the column value is of type int64, and not text or bytes"),
         ({"value": ["v"], "partition": ["0"]}, "the column partition is of type string, and not an integer"),

@@ -87,7 +87,7 @@ def test_a_new_directory_belongs_to_the_node_that_is_named(tmp_path):
         (("--password-file", "-"), "", "the password must have 1 to 4096 bytes"),
         (("--password-file", "-"), "x" * 4097, "the password must have 1 to 4096 bytes"),
         (("--password-file", "-"), "secret\nsecret\n", "more than one line"),
-        (("--password-file", "nowhere"), "", "--password-file nowhere: No such file"),
+        (("--password-file", "nowhere"), "", "--password-file nowhere cannot be read: No such file"),
         (("--password-env", "NOT_THERE"), "", "no variable NOT_THERE"),
         (("--password-env", "HOME", "--password-file", "-"), "", "either"),
         (("--password-file", "-", "--mechanism", "PLAIN"), "x", "SCRAM-SHA-256 or SCRAM-SHA-512"),

@@ -55,7 +55,7 @@ def given(change, *, is_cut=True, skips=False):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (flipped, f"{TOPIC}-1, offset 2: the CRC of the batch does not hold"),
+        (flipped, f"{TOPIC}-1, offset 2: the CRC of the batch is wrong"),
         (garbled, f"{TOPIC}-1, offset 2: "),
     ],
     ids=["a record", "a header"],
@@ -68,7 +68,8 @@ def test_bytes_that_have_changed_are_named_at_once_and_never_skipped(is_cut, ski
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_records_that_cannot_be_decoded_are_named_with_the_way_past_them(is_cut, caplog):
     with pytest.raises(
-        DamageError, match=rf"{TOPIC}-1, offset 2: the 2 records .* skip_unreadable=True leaves them out"
+        DamageError,
+        match=rf"{TOPIC}-1, offset 2: the 2 records .* To leave such records out, set skip_unreadable=True",
     ):
         given(undecodable, is_cut=is_cut)
     with caplog.at_level(logging.WARNING, "stablelog.client"):
@@ -93,7 +94,7 @@ def test_a_byte_that_changes_on_the_disk_does_not_reach_the_program(face, cut):
             file.seek(content.index(b"value-1"))
             file.write(b"w")
         seen = []
-        with pytest.raises(DamageError, match=rf"{topic}-0, offset \d+: the CRC of the batch does not hold"):
+        with pytest.raises(DamageError, match=rf"{topic}-0, offset \d+: the CRC of the batch is wrong"):
             for one in client.read(topic, cut=cut, wait=0):
                 seen.append(one.records[0].value)  # noqa: PERF401 - the reader raises after some
         assert seen == [b"value-0"]

@@ -258,7 +258,7 @@ def a_handler_calls_the_transaction_that_it_interrupts(broker, topic):
 
         box["txn"] = client.transaction()
         signalled(work, act)
-        assert "is in use by this thread: a signal handler has interrupted a call of it" in refused[0]
+        assert "is in use by this thread: a signal handler has interrupted one of its calls" in refused[0]
         with client.transaction() as txn:
             future = txn.write(topic, b"after")
         assert future.result(0)

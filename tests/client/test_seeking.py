@@ -433,7 +433,7 @@ def test_a_reader_of_an_expression_sees_new_topics(client, room, broker):
 
 def test_an_expression_is_refused_by_name(room, monkeypatch):
     for wrong in (re.compile("a", re.IGNORECASE), re.compile(b"a")):
-        with pytest.raises(UsageError, match="compile it from a text and without flags"):
+        with pytest.raises(UsageError, match="compile the pattern from a text and without flags"):
             room.client.subscribe(wrong, group=room.group)
     with room.client.subscribe(re.compile("(?=a)b"), group=room.group) as reader:
         with pytest.raises(RefusedError) as refused:

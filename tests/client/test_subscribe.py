@@ -336,7 +336,7 @@ def test_one_transaction_of_a_reader_is_open_at_a_time(room):
         txn = room.client.transaction(offsets_of=reader)
         with pytest.raises(UsageError, match="another transaction of this reader is open"):
             room.client.transaction(offsets_of=reader)
-        with pytest.raises(UsageError, match="it commits the offsets"):
+        with pytest.raises(UsageError, match="and commits the offsets"):
             reader.commit()
         txn.abort()
         room.client.transaction(offsets_of=reader).abort()

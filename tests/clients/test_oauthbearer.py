@@ -217,10 +217,10 @@ def test_an_endpoint_that_gives_no_token_is_told(server, endpoint, connect, monk
         ((200, b"<html>"), AuthenticationError, "has no access_token: it is not a token endpoint"),
         ((404, b""), AuthenticationError, "gives no token to client 'alice': status 404"),
         ((401, b'{"error": "s3cr3t"}'), AuthenticationError, "status 401"),
-        ((408, b""), UnavailableError, "it responds with status 408"),
-        ((429, b"{}"), UnavailableError, "it responds with status 429"),
-        ((302, b""), UnavailableError, "it responds with status 302"),
-        ((503, b""), UnavailableError, "it responds with status 503"),
+        ((408, b""), UnavailableError, "its response has the status 408"),
+        ((429, b"{}"), UnavailableError, "its response has the status 429"),
+        ((302, b""), UnavailableError, "its response has the status 302"),
+        ((503, b""), UnavailableError, "its response has the status 503"),
         ((200, b"x" * (SIZE_MAX + 1)), UnavailableError, "the document has more than 1048576 bytes"),
     ):
         monkeypatch.setattr(endpoint, "answer", answer)
@@ -368,4 +368,4 @@ def test_a_command_tells_that_the_token_endpoint_does_not_respond(server, tmp_pa
     given = config(tmp_path, server, java_with_token(url))
     done = run("quotas", "list", *given, "--timeout", "2", bootstrap=server.at["SASL_SSL"])
     assert done.returncode == 3, done
-    assert f"no token from {url}: Connection refused" in done.stderr
+    assert f"the token endpoint {url} gives no token: Connection refused" in done.stderr

@@ -99,7 +99,7 @@ def test_commands_and_the_client_connect(kafka, tmp_path, protocol):
         assert cluster.fetch(topic, 0, 0).records
     with stablelog.connect(at, settings=kafka.settings[protocol]) as client:
         # The client of transactions logs in, and is then told that this is no stablelog broker.
-        with pytest.raises(RefusedError, match="only a stablelog broker does") as refused:
+        with pytest.raises(RefusedError, match="only a stablelog broker supports") as refused:
             list(client.read(topic, cut=True, wait=1))
         assert not isinstance(refused.value, AuthenticationError)
 

@@ -97,7 +97,7 @@ def test_a_torn_row_is_named_behind_the_whole_ones(ordered, tmp_path):
     assert len(table.rows) == path.stat().st_size // ENTRY.size - 1
     assert (
         table.problem
-        == f"an incomplete entry at byte {len(table.rows) * ENTRY.size}: {ENTRY.size - 1} of {ENTRY.size} bytes"
+        == f"the entry at byte {len(table.rows) * ENTRY.size} is incomplete: it has {ENTRY.size - 1} of {ENTRY.size} bytes"
     )
 
 

@@ -88,7 +88,9 @@ def test_segments_without_any_manifest_stay():
     stored.simulated.sleep(AGE_MS / 1000)
     for key in [key for key in stored.simulated.objects if chain_name_of(key) is not None]:
         stored.store.delete(key)
-    with pytest.raises(DamageError, match="has no manifest, and the partition has segments"):
+    with pytest.raises(
+        DamageError, match=r"has no manifest \(the list of segments\), but the partition has segments"
+    ):
         stored.found()
 
 

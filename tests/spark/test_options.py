@@ -96,7 +96,7 @@ def test_durations_have_units(text, time_ms):
             {**READ, "startingOffsets": "earliest", "startingTimestamp": "1"},
             "startingOffsets and startingTimestamp",
         ),
-        ({**READ, "startingCut": "3"}, "startingCut applies only to a read at cuts: give cut=true, too"),
+        ({**READ, "startingCut": "3"}, "startingCut applies only to a read at cuts (positions between two commits): give cut=true, too"),
         ({**READ, "cut": "true", "startingCut": "-1"}, "startingCut='-1' is not valid: a commit sequence"),
         (
             {**READ, "cut": "true", "startingCut": "1", "startingTimestamp": "1"},
@@ -124,11 +124,14 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "startingOffsets": '{"#topics": {"x": "ab"}}'}, "no partition"),
         (
             {**READ, "startingOffsets": '{"x": {"0": 3, "00": 4}}'},
-            "'00' is not how the partition 0 is written",
+            "the partition '00' is not written as a plain number: write 0",
         ),
-        ({**READ, "startingOffsets": '{"x": {" 0": 3}}'}, "' 0' is not how the partition 0 is written"),
-        ({**READ, "startingOffsets": '{"x": {"0": 3, "0": 4}}'}, "'0' is named twice"),
-        ({**READ, "startingOffsets": '{"x": {"0": 3}, "x": {"1": 4}}'}, "'x' is named twice"),
+        (
+            {**READ, "startingOffsets": '{"x": {" 0": 3}}'},
+            "the partition ' 0' is not written as a plain number: write 0",
+        ),
+        ({**READ, "startingOffsets": '{"x": {"0": 3, "0": 4}}'}, "the key '0' is given twice"),
+        ({**READ, "startingOffsets": '{"x": {"0": 3}, "x": {"1": 4}}'}, "the key 'x' is given twice"),
         ({**READ, "startingTimestamp": str(2**63)}, f"is greater than {2**63 - 1}"),
         ({**READ, "endingOffsets": "earliest"}, "is empty"),
         ({**READ, "startingOffsetsByTimestampStrategy": "latest"}, "applies to a start at a time"),

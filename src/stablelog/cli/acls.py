@@ -236,7 +236,8 @@ def _wanted(
     unused = [name for kind, name in named if not any(kind in sets for sets in given)]
     if unused:
         raise UsageError(
-            f"{unused[0]!r} is of a type for which the command adds no ACL: name its --operation"
+            f"the command adds no ACL for the resource {unused[0]!r} with these options: name an operation "
+            "with --operation"
         )
     return list(dict.fromkeys(wanted))
 

@@ -51,7 +51,7 @@ def read_parquet(path: Path) -> Iterator[InputRecord]:
 def _check_columns(path: Path, schema: Any, pa: Any) -> None:
     check_names(str(path), "column", schema.names, COLUMNS)
     if "value" not in schema.names:
-        raise BadRecordError(f"{path} has no column value, from which the values of the records are read")
+        raise BadRecordError(f"{path} has no column `value`, from which the values of the records are read")
     if {"timestamp", "timestamp_ms"} <= set(schema.names):
         raise BadRecordError(f"{path} has both the columns `timestamp` and `timestamp_ms`: keep one of them")
     types = pa.types

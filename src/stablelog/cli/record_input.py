@@ -88,7 +88,7 @@ def _of_json(place: str, line: bytes) -> InputRecord:
         raise BadRecordError(f"{place} is not a JSON object: write one object with the fields of a record")
     check_names(place, "field", found, FIELDS)
     if "value" not in found and "value_base64" not in found:
-        raise BadRecordError(f"{place} has no field value; null is the value of a tombstone")
+        raise BadRecordError(f"{place} has no field `value`: add the field, with null for a tombstone")
     return InputRecord(
         place,
         _content(place, "key", found),
@@ -176,7 +176,7 @@ def _check_columns(place: str, columns: list[str]) -> None:
     plain = [name for name in columns if not name.startswith(HEADER_PREFIX)]
     check_names(place, "column", plain, (*COLUMNS, f"{HEADER_PREFIX}NAME"))
     if "value" not in columns:
-        raise BadRecordError(f"{place} has no column value: the first line must name it")
+        raise BadRecordError(f"{place} has no column `value`: the first line must name this column")
     if len(set(columns)) < len(columns):
         raise BadRecordError(f"{place} has two columns of one name")
 

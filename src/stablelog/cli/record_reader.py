@@ -187,7 +187,8 @@ class RecordPrinter:
                 )
             if time.monotonic() > heard_s + TIMEOUT_S and not self._watch.is_answered:
                 raise NoBrokerError(
-                    f"{self._watch.topic} cannot be read on: no broker responds at {self._watch.bootstrap}"
+                    f"topic {self._watch.topic} cannot be read any further: no broker responds at "
+                    f"{self._watch.bootstrap}"
                 )
         self._commit_all()
 

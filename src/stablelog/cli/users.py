@@ -228,11 +228,11 @@ def _read_line(file: str) -> str:
                 content = opened.read(PASSWORD_SIZE_MAX + 3)
         text = content.decode().removesuffix("\n").removesuffix("\r")
     except OSError as error:
-        raise UsageError(f"--password-file {file}: {error.strerror}") from error
+        raise UsageError(f"--password-file {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise UsageError(f"--password-file {file}: it is not UTF-8") from None
+        raise UsageError(f"--password-file {file} is not UTF-8") from None
     if "\n" in text:
-        raise UsageError(f"--password-file {file}: it has more than one line")
+        raise UsageError(f"--password-file {file} has more than one line")
     return text
 
 

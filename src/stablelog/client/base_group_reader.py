@@ -76,8 +76,8 @@ def _expression(pattern: re.Pattern[str]) -> str:
     """
     if not isinstance(pattern.pattern, str) or pattern.flags & ~re.UNICODE:
         raise UsageError(
-            f"{pattern!r} is not valid: compile it from a text and without flags, because the broker gets only the "
-            "text"
+            f"the pattern {pattern!r} is not valid: compile the pattern from a text and without flags, "
+            "because the broker gets only the text"
         )
     return arguments.request_text("topics", pattern.pattern)
 
@@ -190,7 +190,7 @@ def reading_of(reader: object, kind: type[BaseGroupReader[Any]], bootstrap: str)
     reading: GroupReading = reader._reading  # noqa: SLF001 - the client's classes are one unit
     if reading.cluster.bootstrap != bootstrap:
         raise UsageError(
-            f"{reader!r} reads from {reading.cluster.bootstrap}, but the transaction is one of {bootstrap}: "
-            "offsets and records are committed together only in one cluster"
+            f"{reader!r} reads from {reading.cluster.bootstrap}, but the transaction belongs to "
+            f"{bootstrap}: offsets and records are committed together only in one cluster"
         )
     return reading

@@ -235,7 +235,10 @@ class BaseReader(Generic[ClusterT]):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise UsageError("this reader is closed: make another one with read, after its position")
+            raise UsageError(
+                "this reader is closed: make another one with `read`, and pass the position of the closed "
+                "reader as `after`"
+            )
 
     def _restart_after(self, error: BaseException) -> None:
         """Prepare the reader after `error`, which a call that reads has raised: the next call begins again at the

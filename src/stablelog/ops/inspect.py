@@ -224,7 +224,9 @@ def _rows_of(row: struct.Struct) -> Decode:
         whole = memoryview(content)[: len(content) - torn]
         yield from row.iter_unpack(whole)
         if torn:
-            raise DamageError(f"an incomplete entry at byte {len(whole)}: {torn} of {row.size} bytes")
+            raise DamageError(
+                f"the entry at byte {len(whole)} is incomplete: it has {torn} of {row.size} bytes"
+            )
 
     return decode
 

@@ -185,7 +185,8 @@ def _check_objects(prefix: Prefix, stored: Stored) -> None:
                 raise DamageError(f"{key} is missing, and the last manifest names it: restore the object")
             if kind == LOG and sizes[key] != row.size:
                 raise DamageError(
-                    f"{key} has {sizes[key]} bytes, but the last manifest says {row.size}: restore the object"
+                    f"{key} has {sizes[key]} bytes, but the last manifest (the list of segments) says "
+                    f"{row.size}: restore the object"
                 )
 
 

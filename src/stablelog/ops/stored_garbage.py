@@ -128,7 +128,7 @@ def _named_keys(prefix: Prefix, partition: RemotePartition) -> set[str]:
     if manifest is None:
         # If the manifests were lost, the segments are not garbage.
         raise DamageError(
-            f"{partition.chain} has no manifest, and the partition has segments: they stay. Restore the "
-            "manifests"
+            f"{partition.chain} has no manifest (the list of segments), but the partition has segments: no "
+            "segment is deleted. Restore the manifests"
         )
     return named_keys(partition, manifest)

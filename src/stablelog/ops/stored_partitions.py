@@ -172,7 +172,9 @@ class Verification:
         """
         size = self._sizes.get(key, segment.size)
         if size != segment.size:
-            raise DamageError(f"the object has {size} bytes, but the manifest says {segment.size}")
+            raise DamageError(
+                f"the object has {size} bytes, but the manifest (the list of segments) says {segment.size}"
+            )
         position, next_offset, rest, headers_crc = 0, segment.base_offset, b"", 0
         while position < segment.size:
             wanted = min(PIECE_SIZE, segment.size - position)
@@ -192,7 +194,10 @@ class Verification:
         if rest:
             raise DamageError(f"the batch at byte {segment.size - len(rest)} is incomplete")
         if segment.summary is not None and headers_crc != segment.summary.log_crc:
-            raise DamageError("the headers of its batches are not those that its summary describes")
+            raise DamageError(
+                "the batch headers in the object do not match the checksum in the manifest (the list of "
+                "segments)"
+            )
 
     def _check_indexes(self, key: str, segment: RemoteSegment) -> None:
         """Check that the object with the indexes of a segment is whole, and has the indexes that the manifest (the list

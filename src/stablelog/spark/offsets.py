@@ -127,7 +127,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is named twice")
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
     return found
 
 
@@ -135,7 +135,7 @@ def _partition_number(text: str) -> int:
     """Return the partition number in a key of a JSON object. Only its plain decimal form is accepted."""
     number = whole_number(text)
     if text != str(number):
-        raise ValueError(f"{text!r} is not how the partition {number} is written")
+        raise ValueError(f"the partition {text!r} is not written as a plain number: write {number}")
     return number
 
 

@@ -232,7 +232,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         for name in ("txnAppId", "commitGroup", "transactionGroup"):
             if values.has(name):
                 raise UsageError(
-                    f"{name} requires a joint commit, which guarantee=at-least-once does not use: leave out one of them"
+                    f"{name} requires a joint commit (one commit for all tasks), which "
+                    "guarantee=at-least-once does not use: leave out one of them"
                 )
     return WriteOptions(
         bootstrap=bootstrap,
@@ -388,7 +389,9 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
         if not values.has(option):
             continue
         if not at_cuts:
-            raise UsageError(f"{option} applies only to a read at cuts: give cut=true, too")
+            raise UsageError(
+                f"{option} applies only to a read at cuts (positions between two commits): give cut=true, too"
+            )
         one = option.replace("OffsetsBy", "")
         raise UsageError(
             f"{option} sets a time for each partition, but a read at cuts has one time for all: give {one} in its place"

@@ -62,7 +62,7 @@ def test_a_batch_that_has_changed_is_refused_by_its_partition_and_offset():
     found = read_batches(TARGET, bytes(content), 0)
     assert next(found)[0].base_offset == 0
     with pytest.raises(
-        DamageError, match=r"^t-3, offset 2: the CRC of the batch does not hold: .* Restore the file"
+        DamageError, match=r"^t-3, offset 2: the CRC of the batch is wrong: .* Restore the log file"
     ):
         next(found)
 
@@ -70,7 +70,7 @@ def test_a_batch_that_has_changed_is_refused_by_its_partition_and_offset():
 def test_records_that_their_producer_has_written_wrongly_are_refused_with_how_to_go_on():
     with pytest.raises(
         DamageError,
-        match=r"^t-3, offset 2: the 2 records of the batch cannot be decoded: .* skip_unreadable=True leaves them out$",
+        match=r"^t-3, offset 2: the 2 records of the batch cannot be decoded: .* To leave such records out, set skip_unreadable=True$",
     ):
         read(batch(0) + undecodable(2))
 

@@ -33,7 +33,8 @@ def test_the_response_is_returned():
 def test_a_broker_that_does_not_know_the_api_is_named():
     script = brokers(answer(), last_versions={ApiKey.DESCRIBE_CUT: -1})
     with pytest.raises(
-        RefusedError, match=r"^asking: the broker at one:9092 does not know this request; only a stablelog"
+        RefusedError,
+        match=r"^the broker at one:9092 does not know this request, which only a stablelog broker supports: asking",
     ) as refused:
         ask(script)
     assert refused.value.code is ErrorCode.unsupported_version

@@ -201,7 +201,10 @@ def test_a_listener_without_a_login_is_told_with_the_protocol_to_set(protocol, a
     broker = FalseBroker(security=security)
     broker.handshake = SimpleNamespace(error_code=ErrorCode.illegal_sasl_state)
     message = log_in_at(broker, **{"sasl.password": SECRET})
-    assert f"its listener has no login: set security.protocol={advised}, or use another port" in message
+    assert (
+        f"the listener of the broker has no login: set security.protocol={advised}, or use another port"
+        in message
+    )
 
 
 class Probed:

@@ -92,10 +92,15 @@ def test_a_position_fits_a_reader_of_the_same_topics_group_and_mode():
             ["t"],
             "g",
             True,
-            "reads each partition separately: it cannot begin one that reads all partitions together",
+            "reads each partition separately, so no reader can begin there that reads all partitions together",
         ),
-        (["u", "t"], "g", False, "the position is of a reader of t: it cannot begin one of t, u"),
-        (["t"], "h", False, "the position is of the transaction group 'g', and the reader of 'h'"),
+        (
+            ["u", "t"],
+            "g",
+            False,
+            "the position is of a reader of t, so no reader can begin there that reads t, u",
+        ),
+        (["t"], "h", False, "the position belongs to the transaction group 'g', but the reader to 'h'"),
     ],
 )
 def test_a_position_of_another_reader_is_refused_with_the_difference(topics, group, is_cut, message):
@@ -124,7 +129,8 @@ def test_an_epoch_that_the_broker_does_not_know_any_more_says_nothing():
 
 def test_a_broker_that_was_restored_without_the_records_is_told_with_both_offsets():
     with pytest.raises(
-        DataLossError, match=r"^t-0 was restored from a copy that ends at offset 8, and the position is 9"
+        DataLossError,
+        match=r"^t-0 was restored from a copy that ends at offset 8, but the position is at offset 9",
     ):
         holds(end_offset=8)
 

@@ -193,7 +193,7 @@ V = pa.array([b"v"])
 @pytest.mark.parametrize(
     ("batch", "topic", "wrong"),
     [
-        (batch_of(key=V), "a", "there is no column value, only the columns key"),
+        (batch_of(key=V), "a", "they have no column `value`, only the columns key"),
         (batch_of(value=pa.array([1])), "a", "column value is int64"),
         (batch_of(value=V, key=pa.array([1.5])), "a", "column key is double"),
         (batch_of(value=V), None, "the rows have no topic: give the option topic or a column topic"),
@@ -202,7 +202,7 @@ V = pa.array([b"v"])
         (
             batch_of(value=V, topic=pa.array(["nowhere"])),
             None,
-            "topic 'nowhere' of the column topic does not exist",
+            "topic 'nowhere', which a row names in the column `topic`, does not exist",
         ),
         (batch_of(value=V, partition=pa.array([1 << 40])), "a", "column partition is int64, not int32"),
         (

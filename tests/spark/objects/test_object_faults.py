@@ -81,7 +81,7 @@ def test_a_changed_base_offset_is_found_by_the_crc_of_the_headers(s3, topic):
     key = log_key(server, topic, 1)
     content = server.objects[key]
     server.objects[key] = flipped(content, starts(content)[1] + 7)
-    with pytest.raises(DamageError, match=r"headers of its batches|do not match the manifest") as error:
+    with pytest.raises(DamageError, match=r"batch headers in the object|do not match the manifest") as error:
         rows({**options, "subscribe": topic}, "offset")
     assert key.removeprefix("prefix/") in str(error.value)
 
@@ -100,7 +100,7 @@ def test_no_batch_is_used_before_the_proof_of_the_headers_of_its_part(s3):
     assert len(parts) > 1
     found = batches_of(store, [extent])
     seen = []
-    with pytest.raises(DamageError, match=f"from byte {parts[-1].start}: the headers of its batches"):
+    with pytest.raises(DamageError, match=f"from byte {parts[-1].start}: the batch headers in the object"):
         seen.extend(part for part, _ in found)
     assert set(seen) == set(parts[:-1])
 
@@ -123,7 +123,7 @@ def test_each_stretch_of_a_log_file_is_proven_alone(s3, begins_at_cut):
     for pieces in planned:
         touched = damaged in [extent for piece in pieces for extent in piece.stored.extents]
         if touched:
-            with pytest.raises(DamageError, match="headers of its batches"):
+            with pytest.raises(DamageError, match="batch headers in the object"):
                 rows(given, "offset", planned=[pieces])
         else:
             rows(given, "offset", planned=[pieces])

@@ -183,7 +183,7 @@ def test_a_stream_waits_behind_the_visible_end_and_says_so_once(may_lag, reason,
         found = end_of(StreamOffsets({A: 35, B: 3}), {A: 20, B: 5}, log=log, waiting=waiting)
         assert found.next_offsets == {A: 35, B: 5}
     assert [one.getMessage() for one in caplog.records] == [
-        f"x-0: {reason} 20{' only' * may_lag}, and the stream is at offset 35: it waits"
+        f"x-0: {reason} 20{' only' * may_lag}, so the stream waits at its offset 35"
     ]
     assert end_of(StreamOffsets({A: 35}), {A: 35}, log=log, waiting=waiting).next_offsets == {A: 35}
 

@@ -369,7 +369,7 @@ class AsyncCluster:
         try:
             await asyncio.wait((self._beside,))
             if self._beside.cancelled():
-                raise UnavailableError("no broker responds: the call was cancelled")
+                raise UnavailableError("the call was cancelled before a broker responded")
             return self._beside.result()
         finally:
             self._beside.cancel()

@@ -256,8 +256,8 @@ class AsyncTransaction:
             check_process(self._process, WHAT)
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError(
-                f"{WHAT} was begun in another event loop, to which its futures belong: use it there, or begin another one "
-                "here"
+                f"{WHAT} was begun in another event loop, to which its futures belong: use the transaction "
+                "in that loop, or begin another one in this loop"
             )
 
     async def _run_or_abort(self, steps: Callable[[], Steps[Result]]) -> Result:

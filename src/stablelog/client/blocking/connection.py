@@ -306,7 +306,7 @@ class BlockingRunner:
         `probe` is PLAINTEXT or SSL for a connection without a login, which only finds out the security protocol of a
         listener; None for an ordinary connection.
         """
-        raise AssertionError(f"a connection opens no other one: {address}")
+        raise AssertionError(f"a connection cannot open another connection, to {address}")
 
 
 _blocking = BlockingRunner()

@@ -231,8 +231,8 @@ class Transaction:
             check_process(self._process, WHAT)
         if self._turn._is_owned():  # noqa: SLF001 - as in `_is_held_here`, without a call for each record
             raise UsageError(
-                f"{WHAT} is in use by this thread: a signal handler has interrupted a call of it. Do not call it in the "
-                "handler"
+                f"{WHAT} is in use by this thread: a signal handler has interrupted one of its calls. Do "
+                "not use the transaction in the handler"
             )
 
     def _run_steps(self, steps: Steps[Result]) -> Result:

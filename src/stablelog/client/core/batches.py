@@ -49,8 +49,8 @@ def _records(
 ) -> list[Record] | None:
     if not crc_holds(batches, position, header):
         raise DamageError(
-            "the CRC of the batch does not hold: its bytes have changed since they were written. Restore the file of the "
-            "broker"
+            "the CRC of the batch is wrong: the bytes of the batch have changed since they were written. "
+            "Restore the log file of the broker"
         )
     if header.is_control:
         return []
@@ -60,7 +60,8 @@ def _records(
         what = f"the {header.record_count} records of the batch cannot be decoded: {damage}"
         if not skips_unreadable:
             raise DamageError(
-                f"{what}. Their producer has written them so. skip_unreadable=True leaves them out"
+                f"{what}. The producer has written the records in this form. To leave such records out, set "
+                "skip_unreadable=True"
             ) from damage
         _log.warning("%s, offset %s: %s. They are left out", place, header.base_offset, what)
         return None

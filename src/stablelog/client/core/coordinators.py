@@ -53,7 +53,7 @@ def find_coordinators(
     found = {}
     for key in keys:
         if key not in answers:
-            raise RetriableError(f"{connection.address} did not name a coordinator for {key!r}")
+            raise RetriableError(f"the broker {connection.address} did not name a coordinator for {key!r}")
         answer = answers[key]
         check(answer.error_code, f"the coordinator of {key!r}", answer.error_message)
         found[key] = Coordinator(answer.node_id, answer.host, answer.port)

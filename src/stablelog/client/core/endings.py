@@ -188,7 +188,8 @@ class KafkaEnding:
             return (yield from is_committed(self._cluster, producer, place, ended))
         except UnknownTopicOrPartitionError as missing:
             raise lost_outcome(
-                f"the broker no longer knows the outcome ({ended}), and {missing}"
+                f"the broker no longer knows the outcome of the transaction ({ended}), and its records "
+                f"cannot be looked up: {missing}"
             ) from missing
         except RefusedError as refused:  # it is about the read, not about the transaction
             raise unknown_outcome(UNDECIDED, refused) from refused
@@ -258,8 +259,9 @@ def choose_ending(cluster: Cluster, key: WriterKey, token: str) -> Steps[JointEn
     if key.group:
         raise RefusedError(
             ErrorCode.unsupported_version,
-            f"the broker at {cluster.bootstrap} has no transaction group {key.group!r}; only a stablelog broker has groups. Begin "
-            "the transaction in the default group",
+            f"the broker at {cluster.bootstrap} has no transaction group {key.group!r}; only a stablelog "
+            "broker has such groups (topics whose commits have one order). Begin the transaction in the "
+            "default group",
         )
     return KafkaEnding(cluster, f"{connection.client_id}-{key.name}")
 
@@ -284,7 +286,9 @@ def is_committed(
         UnavailableError: no response within the deadline.
     """
     if place is None:
-        raise lost_outcome(f"the broker no longer knows the outcome: {refused}") from refused
+        raise lost_outcome(
+            f"the broker no longer knows the outcome of the transaction: {refused}"
+        ) from refused
     target, offset = place
 
     def attempt() -> Steps[None]:
@@ -301,7 +305,7 @@ def is_committed(
     writer = (producer.producer_id, producer.producer_epoch)
     if header is None or fetched is None or (header.producer_id, header.producer_epoch) != writer:
         raise lost_outcome(
-            f"the broker no longer knows the outcome ({refused}), and the transaction's records in "
-            f"{target[0]}-{target[1]} are removed"
+            f"the broker no longer knows the outcome of the transaction ({refused}), and the transaction's "
+            f"records in {target[0]}-{target[1]} are removed"
         ) from refused
     return all(id_ != producer.producer_id or first > offset for id_, first in fetched.aborted)

@@ -56,7 +56,8 @@ def call_extension(
         if not connection.supports_api(request.__api_key__):
             raise RefusedError(
                 ErrorCode.unsupported_version,
-                f"{what}: the broker at {cluster.bootstrap} does not know this request; only a stablelog broker does",
+                f"the broker at {cluster.bootstrap} does not know this request, which only a stablelog "
+                f"broker supports: {what}",
             )
         is_answered = False
         try:

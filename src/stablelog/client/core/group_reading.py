@@ -353,7 +353,10 @@ class GroupReading:
         """
         self._check_open()
         if self._is_writing:
-            raise UsageError("a transaction of this reader is open: it commits the offsets. End it first")
+            raise UsageError(
+                "a transaction of this reader is open, and commits the offsets at its end: end the "
+                "transaction first"
+            )
         yield from self.cluster.run_until_deadline(self._rewind_to_seeks())
         offsets = dict(self._uncommitted.offsets) if self._backs_done == self._backs_wanted else {}
         try:
@@ -400,7 +403,7 @@ class GroupReading:
         """Raise UsageError if the reader is closed, or has an open transaction."""
         self._check_open()
         if self._is_writing:
-            raise UsageError("another transaction of this reader is open: end it first")
+            raise UsageError("another transaction of this reader is open: end that transaction first")
 
     def end_transaction(self, writer: object, committed: Mapping[TopicPartition, int] | None) -> None:
         """Record the end of the transaction `writer`. `committed` has the offsets that it has committed; None if it has
@@ -423,7 +426,9 @@ class GroupReading:
                 closed or goes back to the committed offsets, or the group has given partitions to another member.
         """
         if self.is_closed or writer is not self._writer or self._backs_wanted != self._backs_done:
-            raise aborted_error("its reader goes back to the committed offsets, or is closed")
+            raise aborted_error(
+                "the reader of the transaction goes back to the committed offsets, or is closed"
+            )
         given_up = sorted(self._uncommitted.given_up)
         if given_up:
             raise aborted_error(f"{self._taken_away_message()}: {_names(given_up)}")

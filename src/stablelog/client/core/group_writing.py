@@ -170,7 +170,9 @@ def add_offsets(
             if code not in RETRIABLE_CODES:
                 raise refused_error(code, what)
         if left:
-            raise RetriableError(f"{WHAT}: the broker responded with {[code.name for code, _ in failures]}")
+            raise RetriableError(
+                f"{WHAT}: the broker responded with {', '.join(code.name for code, _ in failures)}"
+            )
 
     yield from cluster.retrying(WHAT, attempt)
 

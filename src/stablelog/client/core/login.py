@@ -76,13 +76,15 @@ class _ClientLogin:
         answer = yield from self._connection.request_unchanged_steps(_handshake(mechanism))
         if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
             raise self._refusal(
-                f"it does not accept {mechanism}: set sasl.mechanism to one of {', '.join(sorted(answer.mechanisms)) or 'its mechanisms'}",
+                f"the broker does not accept {mechanism}: set sasl.mechanism to one of "
+                f"{', '.join(sorted(answer.mechanisms)) or 'its mechanisms'}",
                 answer.error_code,
             )
         if answer.error_code is ErrorCode.illegal_sasl_state:
             protocol = "SSL" if self._connection.security.tls is not None else "PLAINTEXT"
             raise self._refusal(
-                f"its listener has no login: set security.protocol={protocol}, or use another port",
+                f"the listener of the broker has no login: set security.protocol={protocol}, or use another "
+                "port",
                 answer.error_code,
             )
         if answer.error_code is not ErrorCode.none:

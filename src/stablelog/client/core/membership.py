@@ -383,7 +383,7 @@ class GroupMember:
                     yield from self._learn_epoch()
                     raise RetriableError(
                         f"the epoch of the member of group {self.group_id!r} has changed: the request is "
-                        "repeated with the new one"
+                        "repeated with the new epoch"
                     )
                 if code not in RETRIABLE_CODES:
                     raise refused_error(

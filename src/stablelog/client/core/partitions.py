@@ -153,14 +153,15 @@ def fetch(
             raise RetriableError(f"the response of {connection.address} does not contain {topic}-{partition}")
         if fetched.error is ErrorCode.offset_out_of_range:
             raise OffsetOutOfRangeError(
-                f"{topic}-{partition} has no offset {offset}: it was deleted, or is not written yet"
+                f"{topic}-{partition} has no offset {offset}: the record was deleted, or is not written yet"
             )
         if fetched.error is ErrorCode.kafka_storage_error and left is not None:
             left -= 1
             if left <= 0:
                 raise DamageError(
-                    f"{topic}-{partition}, offset {offset}: the broker cannot read the records: they are damaged, or its disk "
-                    "fails. The log of the broker names the file. Restore it"
+                    f"{topic}-{partition}, offset {offset}: the broker cannot read the records, because "
+                    "they are damaged or its disk fails. Restore the file that the broker's log output "
+                    "names"
                 )
         check(fetched.error, f"fetching {topic}-{partition} from {offset}")
         return fetched

@@ -153,8 +153,8 @@ def _offsets(cluster: Cluster, commit_sequence: int, sent: SentBatches) -> Steps
         start = yield from _start_in_commit_order(cluster, sent.target, commit_sequence)
     except UnknownTopicOrPartitionError as missing:
         raise DataLossError(
-            f"commit {commit_sequence} in {topic}-{partition}: it is committed, and the topic was deleted before the "
-            f"positions of its records were read: {missing}"
+            f"the positions of the records of commit {commit_sequence} in {topic}-{partition} are unknown, "
+            f"because the topic was deleted after the commit: {missing}"
         ) from missing
     except RefusedError as refused:
         if refused.code is ErrorCode.topic_authorization_failed:
@@ -188,9 +188,13 @@ def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequ
         if found and found[0].commit_sequence == commit_sequence:
             return found[0].start_offset
         if found:
-            raise DataLossError(f"{what}: its records were removed before their positions were read")
+            raise DataLossError(
+                f"the positions of the records of {what} are unknown, because the records were removed "
+                "before their positions were read"
+            )
         left_s = deadline - (yield NOW)
         if left_s < 0:
             raise UnavailableError(
-                f"{what}: it is committed, but its commit marker is not durable yet, so its positions are unknown"
+                f"the positions of the records of {what} are unknown: the transaction is committed, but its "
+                "commit marker is not durable yet"
             )

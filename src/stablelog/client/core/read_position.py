@@ -161,17 +161,18 @@ def check_fits(position: ReadPosition, topics: Collection[str], group: str | Non
     if position.is_cut != is_cut:
         modes = {True: "reads all partitions together", False: "reads each partition separately"}
         raise UsageError(
-            f"the position is of a reader that {modes[position.is_cut]}: it cannot begin one that {modes[is_cut]}"
+            f"the position is of a reader that {modes[position.is_cut]}, so no reader can begin there that "
+            f"{modes[is_cut]}"
         )
     if position.topics and set(position.topics) != set(topics):
         raise UsageError(
-            f"the position is of a reader of {', '.join(sorted(position.topics))}: it cannot begin one of "
-            f"{', '.join(sorted(topics))}"
+            f"the position is of a reader of {', '.join(sorted(position.topics))}, so no reader can begin "
+            f"there that reads {', '.join(sorted(topics))}"
         )
     if None not in (position.group, group) and position.group != group:
         raise UsageError(
-            f"the position is of the transaction group {position.group!r}, and the reader of {group!r}: "
-            "make a reader of the same group"
+            f"the position belongs to the transaction group {position.group!r}, but the reader to "
+            f"{group!r}: make a reader of the same group (topics whose commits have one order)"
         )
 
 
@@ -211,8 +212,9 @@ def check_holds(
         mark = position.marks[target]
         if ended is not None and ended[1] < mark.needed_end:
             raise DataLossError(
-                f"{target[0]}-{target[1]} was restored from a copy that ends at offset {ended[1]}, and the position is "
-                f"{mark.needed_end}: the records between are gone. Begin without a position, or seek to an offset"
+                f"{target[0]}-{target[1]} was restored from a copy that ends at offset {ended[1]}, but the "
+                f"position is at offset {mark.needed_end}: the records between are gone. Begin without a "
+                "position, or seek to an offset"
             )
     return found
 

@@ -77,8 +77,9 @@ def start_of_partitions(
     if start > 0:
         if len(targets) > 1:
             raise UsageError(
-                f"the commit sequence {start} has no single meaning for the {len(targets)} partitions of {', '.join(names)}, which are "
-                "read separately: pass the `position` of a reader, or read with cut=True"
+                f"the commit sequence {start} (the number of a commit) is no position in the {len(targets)} "
+                f"partitions of {', '.join(names)}, which are read separately: pass the `position` of a "
+                "reader, or read with cut=True"
             )
         check_nothing_removed(cuts[names[0]], start)
     return topics, dict.fromkeys(targets, Mark(UNKNOWN, start))
@@ -169,8 +170,8 @@ def check_nothing_removed(cut: Cut, after: int) -> None:
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
         raise DataLossError(
-            f"records of transactions after commit sequence {after} may have been removed: all transactions after "
-            f"{whole_after} are whole. Pass the second number as `after`; a commit sequence is the number of a commit"
+            f"records of transactions after commit sequence {after} (the number of a commit) may have been "
+            f"removed: only after {whole_after} are all transactions whole. Pass {whole_after} as `after`"
         )
 
 
@@ -186,8 +187,9 @@ def mark_in(position: ReadPosition, target: TopicPartition, cut: Cut) -> Mark:
     torn, removed = cut.torn.get(target, -1), cut.removed.get(target, NOT_KNOWN)
     if 0 < mark.commit_sequence < torn:
         raise DataLossError(
-            f"records of transactions up to commit sequence {torn} were removed from {target[0]}-{target[1]}, and the "
-            f"position is {mark.commit_sequence}. Begin without a position"
+            f"records of transactions up to commit sequence {torn} were removed from "
+            f"{target[0]}-{target[1]}, but the position is after commit {mark.commit_sequence}. Begin "
+            "without a position"
         )
     if NOT_KNOWN < removed <= mark.commit_sequence and mark.commit_sequence > 0:
         # No transaction after the mark was removed, although the partition may begin after it.

@@ -98,15 +98,20 @@ def _asked(endpoint: TokenEndpoint, where: str) -> str:
         ) from None
     except (OSError, HTTPException) as error:
         # From None, because a cause would be taken for that of the connection to the broker.
-        raise UnavailableError(f"{where}no token from {at}: {http.failure_in_words(error)}") from None
+        raise UnavailableError(
+            f"{where}the token endpoint {at} gives no token: {http.failure_in_words(error)}"
+        ) from None
     if response.status in REFUSALS:
         code = _field(response.content, "error")
         what = code if code in CODES else f"status {response.status}"
         raise _refusal(
-            f"{where}{at} gives no token to client {endpoint.client_id!r}: {what}. Check the id and the secret of the client"
+            f"{where}the token endpoint {at} gives no token to client {endpoint.client_id!r}: {what}. Check "
+            "the id and the secret of the client"
         )
     if response.status != http.OK:
-        raise UnavailableError(f"{where}no token from {at}: it responds with status {response.status}")
+        raise UnavailableError(
+            f"{where}the token endpoint {at} gives no token: its response has the status {response.status}"
+        )
     token = _field(response.content, "access_token")
     if not isinstance(token, str) or not token or len(token) > TOKEN_SIZE_MAX:
         raise _refusal(f"{where}the response of {at} has no access_token: it is not a token endpoint")

@@ -159,7 +159,9 @@ class TransactionReader:
                 f"the reader reads {', '.join(self._selection.topics)}, and not {topic}: name one of its topics"
             )
         if offset < 0 or partition < 0:
-            raise UsageError(f"{topic}-{partition} has no offset {offset}: both numbers are 0 or more")
+            raise UsageError(
+                f"{topic}-{partition} has no offset {offset}: a partition and an offset are numbers from 0 on"
+            )
         self._start, self._position = self._unsought_position(), None
         self._sought[topic, partition] = offset
 

@@ -268,11 +268,11 @@ class Decoder:
         """
         position = int(row[k.POSITION])
         if crc32c(view[position + CRC_START : position + int(row[k.SIZE])]) != row[k.CRC]:
-            raise DamageError(f"{why}; its CRC is wrong, too")
+            raise DamageError(f"{why}; the CRC of the batch is wrong, too")
         if self._skipped is None:
             raise DamageError(
-                f"{why}. Its CRC is right, so its producer wrote it so. Set failOnDataLoss to false to continue without "
-                "the records that cannot be decoded"
+                f"{why}. The CRC of the batch is right, so the producer wrote the batch in this form. Set "
+                "failOnDataLoss to false to continue without the records that cannot be decoded"
             )
         left_out = int(row[k.RECORD_COUNT]) - record_count
         self._skipped(

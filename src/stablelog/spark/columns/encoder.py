@@ -158,7 +158,9 @@ class Encoder:
         for number, name in enumerate(names):
             count = partition_counts.get(name, 0)
             if count < 1:
-                raise UsageError(f"the topic {name!r} of the column topic does not exist")
+                raise UsageError(
+                    f"the topic {name!r}, which a row names in the column `topic`, does not exist"
+                )
             if (name, count) not in self._places:
                 self._places[name, count] = len(self._owners)
                 self._owners += [(name, partition) for partition in range(count)]
@@ -258,7 +260,8 @@ def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             raise UsageError(f"the column {name} is {column.type}, not {kind}: {error}") from error
     if "value" not in columns:
         raise UsageError(
-            f"the rows cannot be written: there is no column value, only the columns {', '.join(batch.schema.names)}"
+            "the rows cannot be written: they have no column `value`, only the columns "
+            f"{', '.join(batch.schema.names)}"
         )
     return columns
 

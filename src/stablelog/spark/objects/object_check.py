@@ -55,7 +55,9 @@ def _check_log(store: ObjectStore, key: str, segment: RemoteSegment) -> None:
     if not whole.is_complete:
         raise DamageError("the object ends in the middle of its last batch")
     if segment.summary is not None and whole.header_crc != segment.summary.log_crc:
-        raise DamageError("the headers of its batches are not those that its summary describes")
+        raise DamageError(
+            "the batch headers in the object do not match the checksum in the manifest (the list of segments)"
+        )
     try:
         store.get_range(key, segment.size, 1)
     except DamageError:

@@ -79,7 +79,8 @@ class DriversPins:
             map_parallel(self._store.delete, keys)
         except UnavailableError as error:
             log.info(
-                "the pins of the read cannot be deleted, and keep its segments in the store for an hour: %s",
+                "the pins of the read (objects that keep its segments from being deleted) cannot be "
+                "removed, and expire in an hour: %s",
                 error,
             )
         self._starts.clear()
@@ -131,8 +132,9 @@ def _create(
             if error.is_rejected:
                 _refused.add(store)
         log.warning(
-            "the read goes on without a pin, so that a broker may delete what it reads: %s. Allow this user to create "
-            "objects in %s, or keep the topic's retention longer than the query",
+            "the read goes on without a pin (an object that keeps segments from being deleted), so a "
+            "broker may delete segments that the read needs: %s. Allow this user to create objects in %s, "
+            "or keep the topic's retention longer than the query",
             error,
             store.url,
         )

@@ -105,8 +105,9 @@ class StoredCuts:
         if commit_sequence > last:
             raise RefusedError(
                 ErrorCode.invalid_request,
-                f"there is no cut at commit sequence {commit_sequence} in {self._url} yet: the last one is at {last}, "
-                f"because the store may lack later transactions of {behind[0]}-{behind[1]}",
+                f"there is no cut (a position between two commits) at commit sequence {commit_sequence} in "
+                f"{self._url} yet: the last one is at {last}, because the store may lack later transactions "
+                f"of {behind[0]}-{behind[1]}",
             )
         if commit_sequence == RESOLVED:
             self._tell(last, max(ends.values()), behind)

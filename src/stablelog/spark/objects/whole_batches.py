@@ -71,7 +71,9 @@ def _check_end(whole: "WholeBatches", proof: RangeProof | None) -> None:
     if not whole.is_complete:
         raise DamageError("the part that was read ends in the middle of a batch")
     if proof is not None and whole.header_crc != proof.crc:
-        raise DamageError("the headers of its batches are not those that the manifest describes")
+        raise DamageError(
+            "the batch headers in the object do not match the checksum in the manifest (the list of segments)"
+        )
 
 
 class WholeBatches:

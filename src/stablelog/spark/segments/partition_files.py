@@ -142,7 +142,9 @@ class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
         try:
             aborted = self._source.aborted(self.start, self.end)
         except GoneError as error:
-            raise UnavailableError(f"{error} was removed while the read was planned") from error
+            raise UnavailableError(
+                f"a part of the log was removed while the read was planned: {error}"
+            ) from error
         return Piece(
             self._source.topic,
             self._source.partition,
@@ -321,7 +323,8 @@ class PartitionFiles:
             # Compaction by stablelog leaves no gap between segments. So a gap means that compaction is replacing files
             # by a merged segment now.
             raise GoneError(
-                f"{self.directory}, with the offsets {summary.end_offset} to {segment.end_offset - 1},"
+                f"{self.directory} has no file with the offsets {summary.end_offset} to "
+                f"{segment.end_offset - 1}"
             )
 
     @property

@@ -66,8 +66,8 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]
     lines = _entry(checkpoint, batch_id)
     if lines[:1] != [OFFSETS_LOG_VERSION]:
         raise UnavailableError(
-            f"commitGroup: offsets/{batch_id} of the checkpoint begins with {lines[:1]}, so it is not a log "
-            "of offsets of version v1, which alone can be read"
+            f"commitGroup: the file offsets/{batch_id} of the checkpoint begins with "
+            f"{''.join(lines[:1])!r}, and not with v1, the only version that can be read"
         )
     found: dict[TopicPartition, int] = {}
     for line in lines[METADATA_LINES:]:

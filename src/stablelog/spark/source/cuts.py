@@ -191,8 +191,9 @@ class Cuts:
         if bound.kind == "cut":
             if bound.commit_sequence > latest.stream_cut.commit_sequence:
                 raise UsageError(
-                    f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is "
-                    f"resolved is {latest.stream_cut.commit_sequence}, and later ones lack durable markers"
+                    f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence} is after the last commit "
+                    f"that can be read, {latest.stream_cut.commit_sequence}: the markers of later commits "
+                    "are not durable yet"
                 )
             found = self.cut_at(bound.commit_sequence)
         else:
@@ -298,8 +299,9 @@ class Cuts:
         behind = [place for place, offset in offsets.items() if at.next_offsets.get(place, offset) < offset]
         if behind:
             raise UsageError(
-                f"{option} is no cut: the transactions after commit sequence {commit_sequence} are before it in "
-                f"{partition_names(behind)}, and not in other partitions"
+                f"{option} is no cut (a position between two commits): the transactions after commit "
+                f"sequence {commit_sequence} are before it in {partition_names(behind)}, and not in other "
+                "partitions"
             )
         return StreamOffsets(dict(offsets), at.topic_ids, at.cut)
 

@@ -107,8 +107,8 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
     found = StreamOffsets.from_json(value)
     if at_cuts and found.cut is None:
         raise UsageError(
-            "the checkpoint is of a query without cut=true, whose offsets are not a cut: leave out the option cut, or "
-            "begin with a new checkpoint"
+            "the checkpoint is of a query without cut=true, whose offsets are not a cut (a position "
+            "between two commits): leave out the option cut, or begin with a new checkpoint"
         )
     if not at_cuts and found.cut is not None:
         raise UsageError(

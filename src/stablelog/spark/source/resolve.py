@@ -333,7 +333,7 @@ def _at_times(
         if offset is None and not options.latest_if_late:
             raise UnavailableError(
                 f"{partition_name(place)} has no record of time {times[place]} or later; "
-                "startingOffsetsByTimestampStrategy=latest begins at its end"
+                "startingOffsetsByTimestampStrategy=latest begins at the end of the partition"
             )
         found[place] = log_ends[place] if offset is None else offset
     return found
@@ -357,7 +357,7 @@ class Waiting:
         for place in sorted(positions.keys() - self._told):
             position, visible = positions[place]
             log.warning(
-                "%s: %s, and the stream is at offset %s: it waits",
+                "%s: %s, so the stream waits at its offset %s",
                 partition_name(place),
                 _held(log_, visible),
                 position,

@@ -101,7 +101,9 @@ def test_an_id_of_a_broker_is_a_number():
 @pytest.mark.parametrize("call", [describe_configs, lambda *words: alter_configs(*words, {})])
 def test_only_topics_brokers_and_groups_have_settings(call):
     brokers = Brokers()
-    with pytest.raises(UsageError, match="'user' has no settings: write topic, broker, group"):
+    with pytest.raises(
+        UsageError, match="'user' is no kind of resource with settings: write one of topic, broker, group"
+    ):
         brokers.run(call(brokers.cluster(), "user", "x"))
 
 

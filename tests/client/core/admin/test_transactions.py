@@ -161,7 +161,7 @@ def test_an_open_transaction_is_aborted_by_a_later_producer_with_a_timeout_that_
 def test_an_id_without_an_open_transaction_is_refused_with_its_state_and_its_producer_lives_on():
     brokers = Brokers({"DescribeTransactions": described("CompleteCommit")})
     with pytest.raises(
-        RefusedError, match=r"^x has no open transaction: it is in state CompleteCommit"
+        RefusedError, match=r"^the transactional id x has no open transaction: its state is CompleteCommit"
     ) as refused:
         brokers.run(abort_transaction(brokers.cluster(), "x"))
     assert refused.value.code is ErrorCode.invalid_txn_state
@@ -235,5 +235,5 @@ def test_a_marker_that_is_refused_or_not_answered_for_is_named():
     with pytest.raises(RefusedError, match=r"^ending the transaction at t-1@5: invalid producer epoch"):
         brokers.run(abort_hanging(brokers.cluster(), "t", 1, 5))
     brokers = Brokers({"DescribeProducers": producers(5), "WriteTxnMarkers": marked()}, TOPICS)
-    with pytest.raises(UnavailableError, match="two:9092 did not answer for t-1"):
+    with pytest.raises(UnavailableError, match="two:9092 did not answer for the partition t-1"):
         brokers.run(abort_hanging(brokers.cluster(), "t", 1, 5))

@@ -134,7 +134,9 @@ def alter_configs(cluster: Cluster, kind: Kind, name: str, changes: Mapping[str,
 
 def _resource_type(kind: str) -> int:
     if kind not in RESOURCE_TYPES:
-        raise UsageError(f"the kind {kind!r} has no settings: write {', '.join(RESOURCE_TYPES)}")
+        raise UsageError(
+            f"{kind!r} is no kind of resource with settings: write one of {', '.join(RESOURCE_TYPES)}"
+        )
     return RESOURCE_TYPES[kind]
 
 

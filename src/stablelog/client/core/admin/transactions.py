@@ -248,7 +248,7 @@ def abort_transaction(cluster: Cluster, transactional_id: str) -> Steps[None]:
     if known.state != ONGOING:
         raise RefusedError(
             ErrorCode.invalid_txn_state,
-            f"{transactional_id} has no open transaction: it is in state {known.state}",
+            f"the transactional id {transactional_id} has no open transaction: its state is {known.state}",
         )
     timeout = min(timedelta(milliseconds=known.timeout_ms), ABORT_TIMEOUT_MAX)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout=timeout)
@@ -303,7 +303,7 @@ def abort_hanging(cluster: Cluster, topic: str, partition: int, start_offset: in
         connection = yield from cluster.leader_connection(topic, partition)
         response = yield from connection.request_steps(WriteTxnMarkersRequest(markers=(marker,)))
         if not response.markers:
-            raise RetriableError(f"{connection.address} did not answer for {place}")
+            raise RetriableError(f"the broker {connection.address} did not answer for the partition {place}")
         code = response.markers[0].topics[0].partitions[0].error_code
         check(code, f"ending the transaction at {place}@{start_offset}")
 

@@ -81,7 +81,7 @@ def deleted_if_missing() -> Iterator[None]:
         yield
     except ObjectMissingError as missing:
         raise SegmentDeletedError(
-            f"{missing} any more: Kafka has deleted the segment since the read began. Start the read again"
+            f"Kafka has deleted a segment since the read began: {missing} any more. Start the read again"
         ) from missing
 
 

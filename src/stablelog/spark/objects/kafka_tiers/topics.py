@@ -121,7 +121,7 @@ class KafkaTopics:
         try:
             epochs = LeaderEpochs.decode(bytes(load_index(self.store, segment, IndexKind.LEADER_EPOCHS)))
             if not epochs.entries:
-                raise DamageError("it contains no leader epoch")
+                raise DamageError("the list of leader epochs is empty")
         except DamageError as error:
             key = dict(segment.indexes)[IndexKind.LEADER_EPOCHS].key
             raise DamageError(
