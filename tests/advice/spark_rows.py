@@ -246,7 +246,7 @@ OPTIONS = [
         seen="three",
     ),
     row(
-        "applies only to a read at cuts (positions between two commits): give cut=true",
+        "applies only to a read between commits: give cut=true",
         read(without(AT_CUTS, "cut"), startingCut="1"),
         read(AT_CUTS, startingCut="0"),
         seen="two",

@@ -96,7 +96,10 @@ def test_durations_have_units(text, time_ms):
             {**READ, "startingOffsets": "earliest", "startingTimestamp": "1"},
             "startingOffsets and startingTimestamp",
         ),
-        ({**READ, "startingCut": "3"}, "startingCut applies only to a read at cuts (positions between two commits): give cut=true, too"),
+        (
+            {**READ, "startingCut": "3"},
+            "startingCut applies only to a read between commits: give cut=true, too",
+        ),
         ({**READ, "cut": "true", "startingCut": "-1"}, "startingCut='-1' is not valid: a commit sequence"),
         (
             {**READ, "cut": "true", "startingCut": "1", "startingTimestamp": "1"},

@@ -389,9 +389,7 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
         if not values.has(option):
             continue
         if not at_cuts:
-            raise UsageError(
-                f"{option} applies only to a read at cuts (positions between two commits): give cut=true, too"
-            )
+            raise UsageError(f"{option} applies only to a read between commits: give cut=true, too")
         one = option.replace("OffsetsBy", "")
         raise UsageError(
             f"{option} sets a time for each partition, but a read at cuts has one time for all: give {one} in its place"

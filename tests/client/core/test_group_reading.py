@@ -440,7 +440,7 @@ def test_after_a_transaction_that_failed_its_records_are_handed_out_again():
 def test_while_a_transaction_is_open_it_alone_commits():
     reading = Reading()
     reading.core.begin_transaction(object())
-    with pytest.raises(UsageError, match="a transaction of this reader is open, and commits the offsets"):
+    with pytest.raises(UsageError, match="a transaction of this reader is open and commits the offsets"):
         reading.commit()
     with pytest.raises(
         UsageError, match="another transaction of this reader is open: end that transaction first"
@@ -455,7 +455,7 @@ def test_a_transaction_whose_records_may_be_handed_out_again_is_aborted():
     reading.core.rewind_later()
     with pytest.raises(
         TransactionAbortedError,
-        match="the reader of the transaction goes back to the committed offsets, or is closed",
+        match="the reader goes back to the committed offsets, or is closed",
     ):
         reading.core.offsets_to_commit(writer)
 

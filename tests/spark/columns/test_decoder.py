@@ -561,7 +561,9 @@ def test_what_a_producer_wrote_badly_is_skipped_and_counted(name, rows_max, code
         f"{read_header(bad).record_count - kept} of its {read_header(bad).record_count} records are skipped"
         in message
     )
-    with pytest.raises(DamageError, match="The CRC of the batch is right, so the producer wrote the batch in this form"):
+    with pytest.raises(
+        DamageError, match="The CRC of the batch is right, so the producer wrote the batch in this form"
+    ):
         decoded(good[0] + bad + good[1])
 
 

@@ -39,7 +39,8 @@ def test_a_read_continues_after_records_that_no_client_can_decode(scan, caplog):
             assert produced(broker.bootstrap, "poisoned", batch) == "none"
         given = {"bootstrap": broker.bootstrap, "subscribe": "poisoned", "scan": scan}
         with pytest.raises(
-            DamageError, match=r"the batch at offset 3.*the producer wrote the batch in this form. Set failOnDataLoss to false"
+            DamageError,
+            match=r"the batch at offset 3.*the producer wrote the batch in this form. Set failOnDataLoss to false",
         ):
             rows(given, "offset", "value")
         with caplog.at_level(logging.WARNING):

@@ -353,10 +353,7 @@ class GroupReading:
         """
         self._check_open()
         if self._is_writing:
-            raise UsageError(
-                "a transaction of this reader is open, and commits the offsets at its end: end the "
-                "transaction first"
-            )
+            raise UsageError("a transaction of this reader is open and commits the offsets: end it first")
         yield from self.cluster.run_until_deadline(self._rewind_to_seeks())
         offsets = dict(self._uncommitted.offsets) if self._backs_done == self._backs_wanted else {}
         try:
@@ -426,9 +423,7 @@ class GroupReading:
                 closed or goes back to the committed offsets, or the group has given partitions to another member.
         """
         if self.is_closed or writer is not self._writer or self._backs_wanted != self._backs_done:
-            raise aborted_error(
-                "the reader of the transaction goes back to the committed offsets, or is closed"
-            )
+            raise aborted_error("the reader goes back to the committed offsets, or is closed")
         given_up = sorted(self._uncommitted.given_up)
         if given_up:
             raise aborted_error(f"{self._taken_away_message()}: {_names(given_up)}")

@@ -439,15 +439,12 @@ class BatchProducer:
             leader.connection.close()
         self._leaders.clear()
         if self._cluster.are_retries_cancelled:
-            raise UnavailableError(
-                f"{self._name}: the call was cancelled. The last failure: {failure}"
-            ) from failure
+            raise UnavailableError(f"{self._name}: the call was cancelled: {failure}") from failure
         now = yield NOW
         is_late = self._cluster.until is not None and now > self._cluster.until - GRACE_S
         if is_late or now - self._progress_at > self._deadline_s:
             raise UnavailableError(
-                f"{self._name}: no batch was acknowledged for {self._deadline_s:g} s. The last failure: "
-                f"{failure}"
+                f"{self._name}: no batch was acknowledged for {self._deadline_s:g} s. Last failure: {failure}"
             ) from failure
         yield Pause(BACKOFF_S)
         self._cluster.forget_metadata()  # request new metadata, because the leaders may have changed

@@ -332,9 +332,7 @@ class Writing:
             raise unknown_outcome(UNDECIDED, failure) from failure
         except RefusedError as refused:
             if self._ending.is_joint and (yield NOW) - self._asked_at > RETENTION_S / 2:
-                raise lost_outcome(
-                    f"the broker no longer knows the outcome of the transaction: {refused}"
-                ) from refused
+                raise lost_outcome(f"the broker no longer knows the outcome: {refused}") from refused
             if self._ending.is_commit_unanswered and not is_decision(refused):
                 raise unknown_outcome(UNDECIDED, refused) from refused
             found = yield from self._abort_refused(refused)

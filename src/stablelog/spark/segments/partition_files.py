@@ -142,9 +142,7 @@ class FileSpan(TableSpan["PartitionFiles", SegmentFile]):
         try:
             aborted = self._source.aborted(self.start, self.end)
         except GoneError as error:
-            raise UnavailableError(
-                f"a part of the log was removed while the read was planned: {error}"
-            ) from error
+            raise UnavailableError(f"a file was removed while the read was planned: {error}") from error
         return Piece(
             self._source.topic,
             self._source.partition,

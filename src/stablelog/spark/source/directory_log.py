@@ -73,9 +73,7 @@ def retry_if_files_changed(files: PartitionFiles, attempt: Callable[[], _Found])
     except BehindError as error:
         raise UnavailableError(str(error)) from error
     except GoneError as error:
-        raise UnavailableError(
-            f"a part of the log was removed while the read was planned: {error}"
-        ) from error
+        raise UnavailableError(f"a file was removed while the read was planned: {error}") from error
 
 
 class DirectoryLog:
