@@ -142,7 +142,7 @@ def test_a_start_that_hangs_is_given_up_with_the_end_of_the_log(tmp_path):
     with pytest.raises(UnavailableError) as given_up, stablelog.serve(data, start_timeout_s=3):
         pass
     assert str(given_up.value).startswith(
-        f"the broker on {data} is not running: it was not ready within 3 s. Its log {data}/.broker.log ends"
+        f"the broker on {data} is not running: the process was not ready within 3 s. Its log {data}/.broker.log ends"
     )
     assert "what an earlier broker said" in str(given_up.value)
     with (data / ".lock").open("a") as lock:  # a slow process may not have made it

@@ -192,7 +192,7 @@ class EmbeddedBroker:
             self.stop()
         text = "\n".join((*said, self.log_tail())).strip()
         raise UnavailableError(
-            f"the broker on {self.data} is not running: it {why}. Its log {self.log_path} ends with:\n{text}"
+            f"the broker on {self.data} is not running: the process {why}. Its log {self.log_path} ends with:\n{text}"
         )
 
     def _hold_port(self) -> None:

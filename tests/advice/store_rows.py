@@ -237,7 +237,7 @@ STORES = [
         group=KAFKAS,
     ),
     row(
-        "may be in it, and only brokers can tell",
+        "or later, and only brokers can tell",
         doing(lambda user: _read_mixed(user, **_late(user))),
         doing(lambda user: _read_mixed_with_brokers(user, **_late(user))),
         doing(_read_without_closed_segments),

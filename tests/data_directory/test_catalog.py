@@ -170,7 +170,7 @@ def test_a_lost_meta_properties_is_written_again_with_the_clusters_id(caplog):
     disk.lose(DATA / META_FILE)
     conversation(disk, topics=())
     assert disk.read_bytes(DATA / META_FILE) == before
-    assert "meta.properties again, because the file is gone" in caplog.text
+    assert "meta.properties again; the reason is that the file is gone" in caplog.text
 
 
 def test_a_meta_properties_of_another_cluster_is_refused():
@@ -224,19 +224,19 @@ def not_established(disk):
             META_FILE,
             b"version=1",
             b"version=0",
-            "meta.properties again, because the file says version=0",
+            "meta.properties again; the reason is that the file says version=0",
         ),
         (
             META_FILE,
             b"version=1\n",
             b"",
-            "meta.properties again, because the file does not say its version",
+            "meta.properties again; the reason is that the file does not say its version",
         ),
         (
             META_FILE,
             b"node.id=1\n",
             b"",
-            "meta.properties again, because the file does not name the node",
+            "meta.properties again; the reason is that the file does not name the node",
         ),
         (CLEAN_SHUTDOWN_FILE, b"brokerEpoch", b"brokerEpoci", "cleanshutdown is damaged"),
         (CLEAN_SHUTDOWN_FILE, b"}", b"", "cleanshutdown is damaged"),

@@ -103,7 +103,8 @@ def test_an_index_of_another_segment_is_refused_by_its_kind(kind):
     described = INDEXES | COMMIT_INDEXES
     other = {**described, kind: described[kind][::-1]}
     with pytest.raises(
-        DamageError, match=f"^x: the index of kind {kind.name} is not the one that the manifest"
+        DamageError,
+        match=f"^the object x is damaged: its {kind.name} index does not have the CRC that the manifest",
     ):
         proven_indexes(encode_indexes(other), "x", summary(described), commit(described), None)
 
@@ -111,7 +112,7 @@ def test_an_index_of_another_segment_is_refused_by_its_kind(kind):
 def test_another_file_whose_crc_only_the_directory_has_is_refused():
     mine, other = ({**INDEXES, IndexKind.SNAPSHOT: content} for content in (b"mine", b"your"))
     with pytest.raises(
-        DamageError, match=r"^x: the object of indexes is not the one that the manifest describes"
+        DamageError, match=r"^the object x is not the object of indexes that the manifest describes"
     ):
         proven_indexes(encode_indexes(other), "x", summary(mine), None, directory_crc(encode_indexes(mine)))
 

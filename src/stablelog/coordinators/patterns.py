@@ -303,9 +303,8 @@ def _characters(element: re.Match[str]) -> Characters:
         low, high = _character(first), _character(last)
         if low is None or high is None or high < low:
             raise _invalid(
-                f"{element.string!r} is not a regular expression: character "
-                f"{element.start('atom') + begun + 1} is followed by '-' and a character that do not form a "
-                "range"
+                f"{element.string!r} is not a regular expression: the range that begins with character "
+                f"{element.start('atom') + begun + 1} is not valid"
             )
         ranges.append((low, high))
     return Characters(tuple(ranges), categories, is_negated)

@@ -186,6 +186,6 @@ def proven_indexes(
         start, size, file_crc = index_range(summary, commit, kind)
         if crc32c(memoryview(content)[start : start + size]) != file_crc:
             raise DamageError(
-                f"{key}: the index of kind {kind.name} is not the one that the manifest describes"
+                f"the object {key} is damaged: its {kind.name} index does not have the CRC that the manifest contains"
             )
     return files

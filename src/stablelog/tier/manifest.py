@@ -345,7 +345,9 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
     records = _records(content)
     first = next(records, None)
     if first is None or first.key != key:
-        raise DamageError(f"a {what} is damaged: its first record is not the one that describes it")
+        raise DamageError(
+            f"a {what} is damaged: its first record is not the head, which has the key {key.decode()!r}"
+        )
     try:
         head = parse_json(first.value or b"")
     except ValueError as error:
@@ -353,7 +355,7 @@ def _decode(content: bytes, key: bytes) -> tuple[dict[str, Any], list[RemoteSegm
             f"a {what} is damaged: its first record (the head) is not JSON: {in_words(error)}"
         ) from error
     if not isinstance(head, dict):
-        raise DamageError(f"a {what} is damaged: its first record is no JSON object")
+        raise DamageError(f"a {what} is damaged: its first record (the head) is no JSON object")
     segments = []
     for record in records:
         decoded = decode_record(record.value or b"")

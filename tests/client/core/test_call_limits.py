@@ -49,7 +49,7 @@ def test_a_cancelled_client_ends_its_long_polls_and_says_what_was_cancelled(limi
     limits.waiting_on = [Link("one", Brokers())]
     limits.cancel_retries()
     assert limits.waiting_on[0].is_closed
-    with pytest.raises(UnavailableError, match=r"^waiting: the call was cancelled$"):
+    with pytest.raises(UnavailableError, match=r"^waiting did not succeed: the call was cancelled$"):
         limits.check_cancelled("waiting")
     limits.allow_retries()
     limits.check_cancelled("waiting")

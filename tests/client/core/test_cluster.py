@@ -54,10 +54,10 @@ def test_an_error_that_no_retry_can_resolve_ends_the_call(brokers, cluster):
 def test_a_call_that_was_cancelled_is_not_tried_again(brokers, cluster):
     cluster.cancel_retries()
     with pytest.raises(
-        UnavailableError, match=r"^trying: the call was cancelled. The last failure: not yet$"
+        UnavailableError, match=r"^trying did not succeed: the call was cancelled. The last failure: not yet$"
     ):
         brokers.run(cluster.retrying("trying", attempts(RetriableError("not yet"))))
-    with pytest.raises(UnavailableError, match=r"^waiting: the call was cancelled$"):
+    with pytest.raises(UnavailableError, match=r"^waiting did not succeed: the call was cancelled$"):
         cluster.check_cancelled("waiting")
     cluster.allow_retries()
     assert brokers.run(cluster.retrying("trying", attempts(RetriableError("not yet"), 5))) == 5

@@ -82,7 +82,9 @@ def test_in_the_first_transaction_version_the_group_is_added_before():
 
 
 def test_a_transaction_that_is_refused_the_group_is_named():
-    with pytest.raises(RefusedError, match=r"^adding offsets to the transaction of x: producer_fenced"):
+    with pytest.raises(
+        RefusedError, match=r"^adding offsets to the transaction of x failed: producer_fenced"
+    ):
         add({"AddOffsetsToTxn": added(ErrorCode.producer_fenced)}, is_tv2=False)
 
 
@@ -99,14 +101,17 @@ def test_only_offsets_that_were_not_accepted_are_written_again():
 def test_a_member_that_was_replaced_aborts_the_transaction(code):
     """Another member reads the records again."""
     with pytest.raises(
-        TransactionAbortedError, match=rf"group 'g', t-1: {code.name}: the group has replaced this member"
+        TransactionAbortedError,
+        match=rf"group 'g' for t-1 to the transaction failed: {code.name}: the group has replaced this member",
     ) as aborted:
         add({"TxnOffsetCommit": committed(NONE, code)})
     assert aborted.value.code is code
 
 
 def test_another_refusal_names_the_partition():
-    with pytest.raises(RefusedError, match="group 'g', t-0: offset_metadata_too_large") as refused:
+    with pytest.raises(
+        RefusedError, match="group 'g' for t-0 to the transaction failed: offset_metadata_too_large"
+    ) as refused:
         add({"TxnOffsetCommit": committed(ErrorCode.offset_metadata_too_large, NONE)})
     assert not isinstance(refused.value, TransactionAbortedError)
 

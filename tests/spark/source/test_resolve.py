@@ -121,11 +121,11 @@ def test_a_batch_ends_at_the_visible_end(may_lag, reason, caplog):
     log = LogOnPaper(held=15, may_lag=may_lag)
     behind = '{"x": {"0": 30, "1": 20}}'
     assert ranges(log, endingOffsets=behind) == [Range(A, 10, 20), Range(B, 0, 5)]
-    assert f"x-0: {reason} 20" in caplog.text
+    assert f"partition x-0: {reason} 20" in caplog.text
     caplog.clear()
     assert ranges(log, startingOffsets='{"x": {"0": 30, "1": 4}}') == [Range(B, 4, 5)]
     assert ranges(log, startingOffsets=behind, endingOffsets=behind) == []
-    assert f"x-0: {reason} 20" in caplog.text
+    assert f"partition x-0: {reason} 20" in caplog.text
     assert ranges(log, startingTimestamp="12000") == [Range(A, 12, 20)]
     assert ranges(log, endingTimestamp="12000") == [Range(A, 10, 12), Range(B, 0, 5)]
 
@@ -183,7 +183,7 @@ def test_a_stream_waits_behind_the_visible_end_and_says_so_once(may_lag, reason,
         found = end_of(StreamOffsets({A: 35, B: 3}), {A: 20, B: 5}, log=log, waiting=waiting)
         assert found.next_offsets == {A: 35, B: 5}
     assert [one.getMessage() for one in caplog.records] == [
-        f"x-0: {reason} 20{' only' * may_lag}, so the stream waits at its offset 35"
+        f"partition x-0: {reason} 20{' only' * may_lag}, so the stream waits at its offset 35"
     ]
     assert end_of(StreamOffsets({A: 35}), {A: 35}, log=log, waiting=waiting).next_offsets == {A: 35}
 

@@ -95,7 +95,9 @@ class LockedDirectory:
         path = self.path / META_FILE
         meta = read_meta(self._disk, self.path, catalog)
         if meta.fault is not None and (catalog is not None or self._disk.exists(path)):
-            log.warning("the broker writes the file %s again, because the file %s", path, meta.fault)
+            log.warning(
+                "the broker writes the file %s again; the reason is that the file %s", path, meta.fault
+            )
         cluster_id = (catalog.cluster_id if catalog else "") or meta.cluster_id or _new_cluster_id()
         node_id: int = config["node.id"]
         if meta.node_id not in (None, node_id) and "node.id" in config.static:

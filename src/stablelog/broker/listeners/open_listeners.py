@@ -209,11 +209,11 @@ def _connection_counts(config: BrokerConfig) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def prefix_os_errors(what: str) -> Iterator[None]:
-    """Context that converts an OSError of the `with` block to an UnavailableError, whose message begins with `what`,
-    such as the address that could not be bound.
+def prefix_os_errors(failed_call: str) -> Iterator[None]:
+    """Context that converts an OSError of the `with` block to an UnavailableError, whose message begins with
+    `failed_call`, such as the address that could not be bound.
     """
     try:
         yield
     except OSError as error:
-        raise UnavailableError(f"{what}: {error.strerror or error}") from error
+        raise UnavailableError(f"{failed_call}: {error.strerror or error}") from error

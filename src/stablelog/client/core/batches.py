@@ -57,11 +57,11 @@ def _records(
     try:
         return decode_records(batches, position)
     except DamageError as damage:
-        what = f"the {header.record_count} records of the batch cannot be decoded: {damage}"
+        undecodable = f"the {header.record_count} records of the batch cannot be decoded: {damage}"
         if not skips_unreadable:
             raise DamageError(
-                f"{what}. The producer has written the records in this form. To leave such records out, set "
+                f"{undecodable}. The producer has written the records in this form. To leave such records out, set "
                 "skip_unreadable=True"
             ) from damage
-        _log.warning("%s, offset %s: %s. They are left out", place, header.base_offset, what)
+        _log.warning("%s, offset %s: %s. They are left out", place, header.base_offset, undecodable)
         return None

@@ -71,7 +71,7 @@ class CallLimits:
     def check_cancelled(self, what: str) -> None:
         """Raise UnavailableError if retries are cancelled. `what` names the work in the message."""
         if self.are_retries_cancelled:
-            raise UnavailableError(f"{what}: the call was cancelled")
+            raise UnavailableError(f"{what} did not succeed: the call was cancelled")
 
     def allow_retries(self) -> None:
         """End the effect of `cancel_retries`: each call retries until its deadline again."""

@@ -149,7 +149,9 @@ class Cluster(CallLimits):
                 _log.info("%s: %s. The next attempt is in %g s", what, last, backoff)
                 yield Pause(backoff)
             if self.are_retries_cancelled:
-                raise UnavailableError(f"{what}: the call was cancelled. The last failure: {last}") from last
+                raise UnavailableError(
+                    f"{what} did not succeed: the call was cancelled. The last failure: {last}"
+                ) from last
             backoff = min(2 * backoff, backoff_max)
 
     # --- connections ---

@@ -30,7 +30,7 @@ from stablelog.client.topics import by_topic
 from stablelog.errors import TransactionAbortedError
 from stablelog.types import TopicPartition
 
-WHAT: Final = "adding offsets to the transaction"
+ADDING_OFFSETS: Final = "adding offsets to the transaction"
 
 
 class GroupWriting(Writing):
@@ -154,7 +154,7 @@ def add_offsets(
     left = dict(offsets)
     if not producer.is_tv2:
         yield from cluster.retrying(
-            WHAT, lambda: _add_group(cluster, transactional_id, producer, member.group_id)
+            ADDING_OFFSETS, lambda: _add_group(cluster, transactional_id, producer, member.group_id)
         )
 
     def attempt() -> Steps[None]:
@@ -164,17 +164,18 @@ def add_offsets(
         )
         failures = remove_committed(answer, left)
         for code, place in failures:
-            what = f"{WHAT}: group {member.group_id!r}, {place}: {code.name}"
+            failed = f"adding offsets of group {member.group_id!r} for {place} to the transaction failed: {code.name}"
             if code in NOT_A_MEMBER:
-                raise TransactionAbortedError(code, f"{what}: the group has replaced this member")
+                raise TransactionAbortedError(code, f"{failed}: the group has replaced this member")
             if code not in RETRIABLE_CODES:
-                raise refused_error(code, what)
+                raise refused_error(code, failed)
         if left:
             raise RetriableError(
-                f"{WHAT}: the broker responded with {', '.join(code.name for code, _ in failures)}"
+                "adding offsets to the transaction failed: the broker responded with "
+                f"{', '.join(code.name for code, _ in failures)}"
             )
 
-    yield from cluster.retrying(WHAT, attempt)
+    yield from cluster.retrying(ADDING_OFFSETS, attempt)
 
 
 def _add_group(
@@ -190,9 +191,12 @@ def _add_group(
         )
     )
     if answer.error_code in RETRIABLE_CODES:
-        raise RetriableError(f"{WHAT}: {answer.error_code.name}")
+        raise RetriableError(f"adding offsets to the transaction failed: {answer.error_code.name}")
     if answer.error_code is not ErrorCode.none:
-        raise refused_error(answer.error_code, f"{WHAT} of {transactional_id}: {answer.error_code.name}")
+        raise refused_error(
+            answer.error_code,
+            f"adding offsets to the transaction of {transactional_id} failed: {answer.error_code.name}",
+        )
 
 
 def _request(

@@ -286,10 +286,10 @@ def _ask(
     # The transaction group determines the coordinator, both of the joint commit and of its children's transactional
     # ids. So the coordinator is found by a made-up id of a child.
     child = child_id(request.key, request.version, "", "-", "-", group=request.group)
-    what = f"{what} version {request.version} of {request.key!r}"
+    failed_request = f"{what} version {request.version} of {request.key!r}"
     answer = yield from call_extension(
-        cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE, on_unanswered
+        cluster, lambda: cluster.coordinator(child), request, failed_request, _RETRIABLE, on_unanswered
     )
     if answer.error_code is not ErrorCode.none:
-        raise refused_error(answer.error_code, f"{what}: {answer.error_message}")
+        raise refused_error(answer.error_code, f"{failed_request}: {answer.error_message}")
     return answer

@@ -25,6 +25,6 @@ class TopicIds:
         """
         if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {topic.name!r} was deleted and created again. The records that were written before are lost, "
-                "and no more are written"
+                f"topic {topic.name!r} was deleted and created again. The records that this producer wrote before are "
+                "lost, and this producer writes no more records to the topic"
             )

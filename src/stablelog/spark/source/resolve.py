@@ -203,7 +203,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
             raise UsageError(f"{partition_name(place)}: startingOffsets={start} is after endingOffsets={end}")
         if max(start, end) > latest[place]:
             log.warning(
-                "%s: %s; the batch reads no later records, although its options name offset %s",
+                "partition %s: %s, so the batch reads no later records. Its options name the later offset %s",
                 partition_name(place),
                 _held(log_, latest[place]),
                 max(start, end),
@@ -357,7 +357,7 @@ class Waiting:
         for place in sorted(positions.keys() - self._told):
             position, visible = positions[place]
             log.warning(
-                "%s: %s, so the stream waits at its offset %s",
+                "partition %s: %s, so the stream waits at its offset %s",
                 partition_name(place),
                 _held(log_, visible),
                 position,

@@ -156,8 +156,8 @@ class KafkaPartition(TieredPartition):
         for one in self._refused:
             if one.max_timestamp_ms >= timestamp_ms and (found is None or one.base_offset < found):
                 raise UsageError(
-                    f"{one.refusal}. The first record of {self.partition.topic}-{self.partition.partition} of time "
-                    f"{timestamp_ms} or later may be in it, and only brokers can tell: set kafka.bootstrap.servers beside "
+                    f"{one.refusal}. That object may contain the first record of {self.partition.topic}-"
+                    f"{self.partition.partition} of time {timestamp_ms} or later, and only brokers can tell: set kafka.bootstrap.servers beside "
                     "the URL of the store, or give the bounds as offsets, by startingOffsets and endingOffsets"
                 )
         return found
