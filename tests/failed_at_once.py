@@ -13,7 +13,7 @@ class FailedAtOnce:
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
-            self._terminal.ensure_newline()
+            self._terminal.write_line("")  # the dots are on a line of their own
             self._terminal.write_line(f"FAILED {report.nodeid} ({report.when}): {reason_of(report)}")
 
 

@@ -209,7 +209,7 @@ def test_a_lost_file_is_noticed_although_no_rule_was_ever_created():
             pass
         disk.remove(DATA / "acls.json")
         for settings in (SECURED, {}):  # without an authorizer, too
-            with pytest.raises(DamageError, match="it is missing"):
+            with pytest.raises(DamageError, match="the file is missing"):
                 async with opened(disk, **settings):
                     pass
 
@@ -270,7 +270,7 @@ def test_changes_and_denied_requests_are_logged_and_a_client_cannot_fill_the_log
         run(conversation)
     lines = [record.getMessage() for record in caplog.records if record.name == "stablelog.authorizer"]
     who = "by 'User:root' from host nowhere: 'ALLOW User:alice from host * WRITE on TOPIC:LITERAL:t'"
-    assert lines[:2] == [f"created, {who}", f"deleted, {who}"]
+    assert lines[:2] == [f"an ACL was created {who}", f"an ACL was deleted {who}"]
     denied = [line for line in lines if line.startswith("denied")]
     assert len(denied) == LINES_MAX
     assert denied[0] == (r"denied: 'User:alice' from host nowhere, Produce: WRITE on TOPIC 't\nfalse line'")

@@ -106,7 +106,7 @@ def test_work_that_is_done_again_and_again_bears_expected_errors(caplog):
         assert found.tasks.error_counts == {}
 
     run(conversation())
-    assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == ["retention"] * 2, (
+    assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == ["the broker's task 'retention'"] * 2, (
         "once until it works again"
     )
 

@@ -182,7 +182,7 @@ def test_a_lost_file_refuses_the_start_by_its_name():
         async with opened(disk) as desk:
             await allow(desk, producer_byte_rate=1.0)
         disk.remove(DATA / QUOTAS.name)
-        with pytest.raises(DamageError, match=r"quotas.json.*it is missing"):
+        with pytest.raises(DamageError, match=r"quotas.json.*the file is missing"):
             async with opened(disk):
                 pass
 
@@ -608,6 +608,6 @@ def test_verify_names_the_file_if_it_is_damaged_or_lost():
         disk.write_atomic(DATA / QUOTAS.name, b"x")
         assert any("CRC" in text for text in found(disk))
         disk.remove(DATA / QUOTAS.name)
-        assert any("it is missing" in text for text in found(disk))
+        assert any("the file is missing" in text for text in found(disk))
 
     run(conversation())

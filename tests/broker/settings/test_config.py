@@ -120,7 +120,7 @@ def test_an_error_leaves_out_the_value_of_a_secret():
     secret = BrokerSetting("a.password", SettingType(int, "a number"), "1", "", is_secret=True)
     with pytest.raises(UsageError) as refused:
         secret.read("hunter2")
-    assert str(refused.value) == "a.password is not valid: a number"
+    assert str(refused.value) == "the value of a.password is not valid: a number"
     assert refused.value.__cause__ is None
 
 
