@@ -177,7 +177,7 @@ def test_a_position_of_another_reader_is_refused_by_name(stablelog_broker, clien
         ):
             client.read([topic, "x"], cut=cut, after=after)
     if cut:
-        with pytest.raises(UsageError, match="the transaction group '', and the reader of 'x'"):
+        with pytest.raises(UsageError, match="the transaction group '', but the reader to 'x'"):
             client.read(topic, after=text, group="x")
     foreign = dataclasses.replace(position, cluster_id="other")
     with pytest.raises(UsageError, match="the position is of the cluster other"):

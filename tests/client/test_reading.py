@@ -266,7 +266,7 @@ def test_who_comes_back_is_told_of_what_was_removed_meanwhile(stablelog_broker, 
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     removed = admin.delete_records([TopicPartition(topics[0], 1, parts[2].offset)])
     removed[next(iter(removed))].result(30)
-    with pytest.raises(DataLossError, match=f"all transactions after {sequences[1]} are whole"):
+    with pytest.raises(DataLossError, match=f"only after {sequences[1]} are all transactions whole"):
         next(client.read(topics, after=sequences[0], wait=0))
     left = list(client.read(topics, after=sequences[1], wait=0))
     assert {one.commit_sequence for one in left} == set(sequences[2:])
@@ -281,7 +281,7 @@ def test_who_comes_back_is_told_of_segments_that_are_gone(client, topics, monkey
         return dataclasses.replace(cut, removed={(topics[0], 0): sequences[1]})
 
     monkeypatch.setattr(reader_start, "describe_cut", gone)
-    with pytest.raises(DataLossError, match=f"all transactions after {sequences[1]} are whole"):
+    with pytest.raises(DataLossError, match=f"only after {sequences[1]} are all transactions whole"):
         next(client.read(topics, cut=True, after=sequences[0], wait=0))
     assert [one.commit_sequence for one in client.read(topics, cut=True, wait=0)] == sequences[2:]
 

@@ -62,7 +62,7 @@ def test_without_a_manifest_nothing_was_copied():
 
 def test_other_batches_of_the_same_size_are_another_log():
     """A stale copy of the directory gets records of its own, as many and as large."""
-    with pytest.raises(DamageError, match="local segment 10 differs"):
+    with pytest.raises(DamageError, match="the local segment 10 of t/0 differs"):
         proven_manifest(manifest(*ROWS), local(segment(0, 10), segment(10, 20, 6), segment(20, 22)))
 
 

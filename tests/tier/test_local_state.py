@@ -87,7 +87,7 @@ def test_a_manifest_whose_part_is_missing_is_damaged_and_says_which(state, disk)
     record(state, 0, new=(0,))
     disk.remove(DIRECTORY / part_name(0))
     path = DIRECTORY / REMOTE_MANIFEST_FILE
-    with pytest.raises(DamageError, match=f"^{path} is damaged: its part {part_name(0)} is missing"):
+    with pytest.raises(DamageError, match=f"^{path} is damaged: the manifest's part {part_name(0)} is missing"):
         state.read_manifest()
 
 
@@ -96,14 +96,14 @@ def test_a_damaged_part_is_refused_by_the_manifest_and_its_file(state, disk, num
     record(state, 0, 1, new=(0, 1))
     disk.write_atomic(DIRECTORY / part_name(number), PARTS[number][1][:-1])
     path = DIRECTORY / REMOTE_MANIFEST_FILE
-    with pytest.raises(DamageError, match=f"^{path} is damaged: its file {part_name(number)}: "):
+    with pytest.raises(DamageError, match=f"^{path} is damaged: the manifest's part {part_name(number)} is damaged: "):
         state.read_manifest()
 
 
 def test_a_part_of_another_manifest_is_refused(state, disk):
     record(state, 0, new=(0,))
     disk.write_atomic(DIRECTORY / part_name(0), PARTS[1][1])
-    with pytest.raises(DamageError, match=f"its file {part_name(0)}: "):
+    with pytest.raises(DamageError, match=f"the manifest's part {part_name(0)} is damaged: "):
         state.read_manifest()
 
 

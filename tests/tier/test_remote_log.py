@@ -179,7 +179,7 @@ def test_a_missing_index_of_a_segment_whose_summary_has_aborts_is_damage():
     [row] = tiered.copy()
     tiered.drop_local()
     tiered.objects[PARTITION.segment_key(0, row.segment_id, INDEXES)] = b""
-    with pytest.raises(DamageError, match="do not match the manifest"):
+    with pytest.raises(DamageError, match="do not match the CRC in the manifest"):
         tiered.read(0)
     tiered.read(0, isolation=Isolation.READ_UNCOMMITTED)
 
@@ -192,7 +192,7 @@ def test_a_damaged_log_object_is_refused_by_its_key(at):
     content[at] ^= 0x7F
     tiered.objects[key] = bytes(content)
     with pytest.raises(
-        DamageError, match=r"t\.t/.*\.log: the \d+ bytes at byte 0 do not match the manifest: "
+        DamageError, match=r"t\.t/.*\.log is damaged: the \d+ bytes at byte 0 do not match the CRC in the manifest: "
     ):
         tiered.read(0)
 

@@ -53,7 +53,7 @@ def test_a_log_object_that_is_not_the_one_of_the_manifest_is_refused(chunk_size,
     for offset, one in enumerate(found):
         segment = tiered.remote.manifest.segments[offset // BATCH_COUNT]
         if offset in refused:
-            assert re.search(f"{key}: the .* do not match the manifest", one)
+            assert re.search(f"{key} is damaged: the .* do not match the CRC in the manifest", one)
         else:  # What is served is what was written.
             assert one in (good if offset // BATCH_COUNT == 1 else tiered.objects[segment.log_key(PARTITION)])
 
@@ -70,7 +70,7 @@ def test_a_lookup_by_time_refuses_the_object_of_another_topic():
     tiered = written(150)
     key = keys(tiered)[0]
     tiered.objects[key] = of_another_topic(tiered, b"")
-    with pytest.raises(DamageError, match=rf"{key}: the .* do not match the manifest"):
+    with pytest.raises(DamageError, match=rf"{key} is damaged: the .* do not match the CRC in the manifest"):
         tiered.look_up_time(NOW_MS)
 
 
@@ -79,7 +79,7 @@ def test_a_reader_in_commit_order_refuses_the_object_of_another_segment():
     key = keys(tiered)[1]
     tiered.objects[key] = of_another_segment(tiered, b"")
     row = tiered.remote.manifest.segments[1]
-    with pytest.raises(DamageError, match=rf"{key}: the .* do not match the manifest"):
+    with pytest.raises(DamageError, match=rf"{key} is damaged: the .* do not match the CRC in the manifest"):
         tiered.loading(lambda: tiered.remote.view.copy_ranges(row.base_offset, [0], [row.size], 1 << 20))
 
 
@@ -88,7 +88,7 @@ def test_an_object_of_indexes_of_another_segment_is_refused_by_its_key(other):
     tiered = written(61, aborting=(0, 1, 2))
     objects = keys(tiered, INDEXES)
     tiered.objects[objects[1]] = tiered.objects[objects[other]]
-    with pytest.raises(DamageError, match=rf"{objects[1]}: the .* do not match the manifest"):
+    with pytest.raises(DamageError, match=rf"{objects[1]} is damaged: the .* do not match the CRC in the manifest"):
         tiered.read(BATCH_COUNT)
     tiered.read(BATCH_COUNT, isolation=Isolation.READ_UNCOMMITTED)
 
@@ -311,7 +311,7 @@ def test_other_bytes_are_refused_with_what_is_wrong_with_them(proven, change, wh
     if what is None:  # A damaged body is found when its batch is read: the proof reads only headers.
         check_proof(change(good), chunk, "u")
         return
-    wanted = f"^u/{chunk.key}: the {chunk.size} bytes at byte 0 do not match the manifest: {what}.*Restore the object$"
+    wanted = f"^u/{chunk.key} is damaged: the {chunk.size} bytes at byte 0 do not match the CRC in the manifest: {what}.*Restore the object$"
     with pytest.raises(DamageError, match=wanted):
         check_proof(change(good), chunk, "u")
 
@@ -325,7 +325,7 @@ def test_an_index_is_proven_by_the_crc_of_its_bytes():
     wanted = ObjectRange("key", 7, 3, RangeProof(0x364B3FB7))
     check_proof(b"abc", wanted, "u")
     with pytest.raises(
-        DamageError, match=r"^u/key: the 3 bytes at byte 7 do not match the manifest\. Restore"
+        DamageError, match=r"^u/key is damaged: the 3 bytes at byte 7 do not match the CRC in the manifest\. Restore"
     ):
         check_proof(b"abd", wanted, "u")
 

@@ -107,7 +107,7 @@ def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_can
         return number if what == "writing" and path.parent.name == "wide-7" else None
 
     disk.fault = fault
-    with pytest.raises(RefusedError, match="topic wide cannot be created"):
+    with pytest.raises(RefusedError, match="the broker cannot create topic wide"):
         files.create("wide", 20, {})
     assert "making" in makers
     assert disk.open_files == []

@@ -192,7 +192,7 @@ def test_until_the_last_commits_are_read_commits_wait_and_nothing_else_does(disk
             )
             assert joint.error_code is LOADING
             assert (
-                "the last commits in the partitions of the default transaction group" in joint.error_message
+                "transactions of the default transaction group cannot be committed yet" in joint.error_message
             )
             # A group without commit-ordered partitions has nothing to wait for.
             desk.broker.topic_files.create("other", 1, {"stablelog.group": "other"})

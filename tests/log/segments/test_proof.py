@@ -119,7 +119,7 @@ def test_a_proof_accepts_the_batches_that_were_synced_and_no_others(seed, monkey
         with pytest.raises(DamageError, match="are not those that were synced"):
             proven(file(content + behind), len(content), crc ^ 1)
         with pytest.raises(
-            DamageError, match=f"holds only {len(content) - 1} bytes, but {len(content)} were durable"
+            DamageError, match=f"holds only {len(content) - 1} bytes, but {len(content)} bytes were durable"
         ):
             proven(file(content[:-1]), len(content), crc)
 
