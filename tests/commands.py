@@ -154,7 +154,7 @@ def _import_commands():
     """Import what the commands import, and start no thread: a fork would not have it."""
     from importlib import import_module
 
-    from stablelog.cli.main import MODULES, app
+    from stablelog.cli.commands import MODULES, app
     from stablelog.errors import UsageError
 
     for name in MODULES:

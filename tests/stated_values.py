@@ -26,7 +26,7 @@ from types import ModuleType
 from typer.main import get_command
 
 from stablelog.broker.settings.table import SETTINGS
-from stablelog.cli.main import app
+from stablelog.cli.commands import app
 from stablelog.coordinators.transactions.records import TAGS
 from stablelog.spark.option_table import OPTIONS
 from stablelog.wire.api import ApiKey

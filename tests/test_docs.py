@@ -16,7 +16,8 @@ from stablelog.broker.monitoring.metrics import METRICS
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.broker.settings.table import FIXED_BROKER_SETTINGS, SETTINGS, UNUSED_TOPIC_SETTINGS
 from stablelog.broker.tiering.remote_reads import THREADS
-from stablelog.cli.main import FAILED, NO_BROKER, READER_GONE, app
+from stablelog.cli.commands import app
+from stablelog.cli.exit_codes import FAILED, NO_BROKER, READER_GONE
 from stablelog.cli.output import FINDINGS
 from stablelog.errors import UsageError
 from stablelog.log.indexes.summary import SUMMARY

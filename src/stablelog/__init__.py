@@ -42,8 +42,7 @@ if TYPE_CHECKING:
         UsageError,
     )
 
-    __version__: str
-
+__version__ = "0.1.0"
 __all__ = [
     "AuthenticationError",
     "Client",
@@ -110,10 +109,6 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and refuses all o
 
     def __getattr__(name: str) -> Any:
         """Import a public name when a program first uses it, so that `import stablelog` is fast."""
-        if name == "__version__":
-            from importlib.metadata import version  # imported here, because the import takes long
-
-            return version("stablelog")
         if name not in __all__:
             raise AttributeError(f"module 'stablelog' has no attribute {name!r}")
         # The library kio imports an installed hypothesis, which writes to the current directory, unless this entry is

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from typer.main import get_command
 
-from stablelog.cli.main import app
+from stablelog.cli.commands import app
 
 
 class Row(NamedTuple):

@@ -11,7 +11,8 @@ import pytest
 
 import stablelog
 from stablelog import cli
-from stablelog.cli.broker import TIMEOUT_S, WAIT_MIN_S, CommandBroker, NoBrokerError, connect
+from stablelog.cli.broker import TIMEOUT_S, WAIT_MIN_S, CommandBroker, connect
+from stablelog.cli.exit_codes import NoBrokerError
 from stablelog.errors import UsageError
 from tests.clients.drivers import unique
 from tests.commands import run

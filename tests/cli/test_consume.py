@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import consume, record_reader
-from stablelog.cli.broker import NoBrokerError
+from stablelog.cli.exit_codes import NoBrokerError
 from stablelog.cli.output import OutputError
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import render_plain

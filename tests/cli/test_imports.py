@@ -12,7 +12,7 @@ pytestmark = pytest.mark.extended
 PROGRAM = """
 import sys
 sys.modules["hypothesis"] = None
-from stablelog.cli.main import app
+from stablelog.cli.commands import app
 try:
     app(sys.argv[1:], standalone_mode=False)
 finally:

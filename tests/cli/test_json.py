@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 import stablelog
-from stablelog.cli.main import app
+from stablelog.cli.commands import app
 from stablelog.cli.storage import GARBAGE_COLUMNS
 from stablelog.cli.transactions import HANGING_COLUMNS
 from stablelog.client.blocking.cuts import PendingMarker

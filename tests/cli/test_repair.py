@@ -12,7 +12,7 @@ from crc32c import crc32c
 from typer.testing import CliRunner
 
 import stablelog
-from stablelog.cli.main import app
+from stablelog.cli.commands import app
 from stablelog.data_directory.checkpoints import RECOVERY_POINT_CHECKPOINT
 from stablelog.data_directory.settings_file import encode_settings
 from stablelog.env.lock import DirectoryLock

@@ -19,6 +19,7 @@ import typer
 
 from stablelog import cli
 from stablelog.cli import client_settings, login
+from stablelog.cli.exit_codes import NoBrokerError
 from stablelog.cli.options import PAIR
 from stablelog.cli.profiles import read_profile
 from stablelog.errors import AuthenticationError, StablelogError, UnavailableError, UsageError
@@ -83,10 +84,6 @@ Settings = Annotated[
         help="A setting of Kafka's clients by Kafka's name, but no secret. The option may be repeated.",
     ),
 ]
-
-
-class NoBrokerError(UnavailableError):
-    """No broker responds at any of the addresses of a command."""
 
 
 class CommandBroker:

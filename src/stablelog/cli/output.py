@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 
-from stablelog.errors import UnavailableError
-
 PIPED_WIDTH = 10_000
 FINDINGS = 1  # The exit code of a command that has found damage.
 Result = TypeVar("Result")
@@ -244,4 +242,6 @@ def fail(message: str) -> NoReturn:
     Raises:
         UnavailableError: always.
     """
+    from stablelog.errors import UnavailableError  # imported here: `stablelog --version` needs no errors
+
     raise UnavailableError(message)

@@ -9,8 +9,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.walk import walk_fields
-from stablelog.cli.broker import NoBrokerError
 from stablelog.cli.disk_watch import fail_if_full, print_to_stderr
+from stablelog.cli.exit_codes import NoBrokerError
 from stablelog.cli.output import fail, print_bytes
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import PrintedRecord, Render, plain_lines, render_plain

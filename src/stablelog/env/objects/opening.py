@@ -64,8 +64,14 @@ def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None, cre
             return DirectoryRequests(Path(unquote(parts.path)), creates=creates)
         if parts.scheme != "memory" and not parts.netloc:
             raise UsageError(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix")
-        from stablelog.env.objects.cloud import CloudRequests  # imported here, because the import takes 17 ms
-
+        try:
+            from stablelog.env.objects.cloud import CloudRequests  # imported here, because the import takes 17 ms
+        except ModuleNotFoundError as missing:
+            if missing.name != "obstore":
+                raise
+            raise UsageError(
+                f"an object store at {parts.scheme}:// needs the library obstore: pip install 'stablelog[store]'"
+            ) from missing
         return CloudRequests(url, allow_http=allow_http, options=options)
     except ValueError as error:
         raise UsageError(f"the object store {url} cannot be opened: {error}") from error

@@ -1,0 +1,14 @@
+"""Exit codes of the command line. docs/commands.md has a table of them."""
+
+import signal
+from typing import Final
+
+from stablelog.errors import UnavailableError
+
+FAILED: Final = 2
+NO_BROKER: Final = 3
+READER_GONE: Final = 128 + signal.SIGPIPE  # as of a program that SIGPIPE ends
+
+
+class NoBrokerError(UnavailableError):
+    """No broker responds at any of the addresses of a command."""
