@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts demo-tiers test test-all coverage night stores mutants check audit bench clean
+.PHONY: setup demo demo-cuts demo-tiers test test-all coverage night stores mutants check audit bench dist pythons clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -70,5 +70,11 @@ audit: setup  ## known vulnerabilities of everything that is installed
 bench: setup  ## figures against Apache Kafka on this machine; AGAINST=COMMIT: which rows became slower since then
 	$(BIN)/python -m bench $(if $(AGAINST),--against $(AGAINST))
 
+dist: setup  ## the sdist and the wheel, built twice and checked as a release; dist/ has them
+	$(BIN)/python -m tests.dist
+
+pythons: setup  ## the quick tests on each Python from 3.11 to 3.14 that is found here
+	$(BIN)/python -m tests.pythons
+
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis target
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis target dist
