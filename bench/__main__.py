@@ -305,7 +305,9 @@ def arguments() -> argparse.Namespace:
         help="size of after-start's backfill, at least 2 (default 10)",
     )
     parser.add_argument("--json", action="store_true", help="every run's figure, for programs")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into docs/how-it-works/benchmarks.md"
+    )
     between = parser.add_argument_group(
         "two commits",
         "the working tree in turn with another commit; --only then names rows of bench/workloads.py",

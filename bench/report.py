@@ -1,4 +1,4 @@
-"""How are the figures shown: a table for the terminal, and the same in docs/benchmarks.md."""
+"""How are the figures shown: a table for the terminal, and the same in docs/how-it-works/benchmarks.md."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench.contestants import KAFKA, OURS
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "how-it-works" / "benchmarks.md"
 FIGURES = re.compile(r"(?<=<!-- figures -->\n).*(?=<!-- end of figures -->)", re.DOTALL)
 
 
@@ -153,7 +153,7 @@ def print_tables(sections: Iterable[Section]) -> None:
 
 
 def write_document(sections: Sequence[Section], path: Path = DOCUMENT) -> None:
-    """Put the sections where docs/benchmarks.md has its figures. Sections that were not measured now stay."""
+    """Put the sections where docs/how-it-works/benchmarks.md has its figures. Sections that were not measured now stay."""
     text = path.read_text()
     place = FIGURES.search(text)
     assert place is not None, f"{path} has no place for the figures"

@@ -1,4 +1,4 @@
-"""The JARs of Delta Lake, for the test of a program of docs/spark.md that writes a Delta table."""
+"""The JARs of Delta Lake, for the test of a program of docs/guides/spark.md that writes a Delta table."""
 
 from pathlib import Path
 from typing import Final

@@ -182,8 +182,9 @@ def _is_prose(text):
 def documents(root):
     """The documents by name, each with its text."""
     found = {path.stem.lower(): path.read_text() for path in sorted(root.glob("*.md"))}
-    found |= {path.stem: path.read_text() for path in sorted((root / "docs").glob("*.md"))}
     records = sorted((root / "docs" / "decisions").glob("*.md"))
+    pages = sorted(set((root / "docs").rglob("*.md")) - set(records))
+    found |= {path.stem: path.read_text() for path in pages}
     return found | {"decisions": "\n\n".join(path.read_text() for path in records)}
 
 

@@ -1,4 +1,4 @@
-"""The public names of stablelog as a page: `python -m tests.public_api` draws docs/api.md.
+"""The public names of stablelog as a page: `python -m tests.public_api` draws docs/reference/api.md.
 
 `python -m tests.public_api --released` also notes the names in tests/public_api_released.txt, which is for a release.
 """
@@ -17,12 +17,12 @@ import stablelog.aio
 import stablelog.spark
 from tests.commands import ROOT
 
-PAGE, RELEASED = ROOT / "docs" / "api.md", ROOT / "tests" / "public_api_released.txt"
+PAGE, RELEASED = ROOT / "docs" / "reference" / "api.md", ROOT / "tests" / "public_api_released.txt"
 MODULES = {
     "stablelog": "",
     "stablelog.aio": "The client for asyncio.",
     "stablelog.admin": "The types of administration. The calls are those of `Admin`, the type of `client.admin`.",
-    "stablelog.spark": "See [Spark](spark.md) for the options of reads and writes.",
+    "stablelog.spark": "See [Spark](../guides/spark.md) for the options of reads and writes.",
 }
 MODULES_AND_VERSION = {"admin", "aio", "spark", "__version__"}
 # The areas of administration by their names.
@@ -34,8 +34,8 @@ WIDTH = 100
 HEAD = """# The Python API
 
 All public names, drawn from the code by `python -m tests.public_api`. What is not on this page may change without
-notice. [The native client](client.md), [administration](admin.md) and [the pytest plugin](pytest.md) explain how to use
-them.
+notice. [The native client](../guides/client.md), [administration](admin.md) and
+[the pytest plugin](../guides/tests.md) explain how to use them.
 """
 
 
@@ -173,7 +173,7 @@ def folded(line):
 
 
 def page():
-    """The text of docs/api.md."""
+    """The text of docs/reference/api.md."""
     text, module = HEAD, ""
     for full, line, said, inner in names():
         if full.rpartition(".")[0] != module:

@@ -3,7 +3,7 @@
 STABLELOG_SEED      where seeds begin (0)
 STABLELOG_EXAMPLES  factor for the number of examples of Hypothesis (1); its own seed is pytest's --hypothesis-seed
 
-Other variables say how often something is done: see docs/testing.md.
+Other variables say how often something is done: see docs/how-it-works/testing.md.
 """
 
 import os

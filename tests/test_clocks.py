@@ -1,13 +1,15 @@
-"""The table "Clocks" of docs/operating.md has a row for each use of a clock in the code, and each cell is a test or a reason."""
+"""The table "Clocks" of docs/guides/operating.md has a row for each use of a clock in the code, and each cell is a test or a reason."""
 
 import ast
 import functools
 import re
 from pathlib import Path
 
+from tests import documented
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "stablelog"
-SECTION = (ROOT / "docs" / "operating.md").read_text().partition("\n## Clocks\n")[2].partition("\n## ")[0]
+SECTION = documented.section("Clocks")
 # By the name of what is called: which clock it is. A method's name tells a clock that is passed as a function.
 CLOCKS = {
     "now_ms": "broker time",
@@ -88,7 +90,7 @@ def covers(row, module, clock):
 def test_each_use_of_a_clock_has_a_row():
     assert len(found()) > 100
     without = [use for use in found() if not any(covers(row, *use) for row in ROWS)]
-    assert not without, "docs/operating.md has no row for these in the table Clocks"
+    assert not without, "docs/guides/operating.md has no row for these in the table Clocks"
 
 
 def test_each_row_has_a_use():

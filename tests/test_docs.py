@@ -26,6 +26,7 @@ from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
 from stablelog.wire.message_classes import EXTENSION_MODULES
 from stablelog.wire.messages import message_class
+from tests import documented
 from tests.declared_apis import APIS, CODES, REFUSED_WHILE_FULL, RIGHTS, SERVED_FROM_HALF
 from tests.stated_values import DOCUMENTS as WITH_VALUES
 from tests.stated_values import TABLE as VALUES
@@ -34,10 +35,10 @@ from tests.stated_values import rows_of, without_row
 MESSAGES = [message_class(key, 0, kind) for key in EXTENSION_MODULES for kind in ("request", "response")]
 
 ROOT = Path(__file__).parents[1]
-OPERATING = (ROOT / "docs" / "operating.md").read_text()
-PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
-SPARK = (ROOT / "docs" / "spark.md").read_text()
-TIERED = (ROOT / "docs" / "tiered-storage.md").read_text()
+OPERATING = documented.page("operating.md")
+PROTOCOL = documented.page("protocol.md")
+SPARK = documented.page("spark.md")
+TIERED = documented.page("tiered-storage.md")
 FRAMEWORKS = {
     "Kafka Streams": apache_kafka.VERSION,
     "Kafka Connect": apache_kafka.CONNECT_VERSION,
@@ -49,16 +50,16 @@ FRAMEWORKS = {
 
 
 def test_each_heading_begins_a_line_and_each_section_that_is_named_is_there():
-    texts = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+    texts = {path.name: path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
     for name, text in texts.items():
         assert re.findall(r"^.*\S #{2,} .*$", text, re.M) == [], name
-        for named, heading in re.findall(r"\]\((\w+\.md)\),\s\"([^\"]+)\"", text):
+        for named, heading in re.findall(r"\]\((?:[\w/.-]*/)?([\w-]+\.md)\),\s\"([^\"]+)\"", text):
             line = f"^#+ {re.escape(' '.join(heading.split()))}$"
             assert re.search(line, texts[named], re.M), (name, named, heading)
 
 
 def test_each_place_of_the_tour_is_there():
-    text = (ROOT / "docs" / "tour.md").read_text()
+    text = documented.page("tour.md")
     places = re.findall(r"`([\w/.]+)`", text.partition("\n## ")[2])
     assert len(places) > 80
     missing = [
@@ -310,7 +311,7 @@ def test_each_message_that_an_operator_looks_up_is_one_of_the_broker():
         assert any(re.search(pattern, source) for source in sources), message
 
 
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+ARCHITECTURE = documented.page("architecture.md")
 ROOMS = {path.stem for path in (ROOT / "src" / "stablelog").iterdir()}
 
 
@@ -485,7 +486,7 @@ def test_the_help_of_every_command_has_examples_with_its_options(words):
 
 
 def test_every_exit_code_of_the_code_has_its_row():
-    table = (ROOT / "docs" / "commands.md").read_text().partition("## Exit codes")[2]
+    table = documented.page("commands.md").partition("## Exit codes")[2]
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)]
     assert codes == [0, FINDINGS, FAILED, NO_BROKER, 128 + signal.SIGINT, READER_GONE]
 
@@ -496,7 +497,7 @@ def test_no_row_is_of_a_command_that_is_gone():
 
 
 def test_the_table_of_rights_is_the_codes():
-    text = (ROOT / "docs" / "security.md").read_text()
+    text = documented.page("secure.md")
     (table,) = re.findall(r"\| API \| operation \| resource \|.*\n\|[-|]*\n((?:\|.*\n)+)", text)
     told = [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in table.splitlines()]
     expected = [

@@ -4,7 +4,6 @@ import copy
 import inspect
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -13,6 +12,7 @@ import stablelog
 from stablelog import errors
 from stablelog.client.responses import ClosedError, check
 from stablelog.errors import did_you_mean, named
+from tests import documented
 
 PUBLIC = {
     "AuthenticationError",
@@ -128,7 +128,7 @@ def test_a_fenced_producer_gets_an_error_of_fencing(code):
 
 
 def test_the_documents_name_each_public_error():
-    text = (Path(__file__).parents[1] / "docs" / "client.md").read_text()
+    text = documented.page("client.md")
     rows = re.findall(r"^\| `(\w+Error)` \| (?=.*\|.*\|)", text.partition("\n## Errors\n")[2], re.M)
     assert set(rows) == PUBLIC
 

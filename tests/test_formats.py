@@ -1,14 +1,15 @@
-"""The tables of docs/formats.md, the structs of the code and the examples say the same."""
+"""The tables of docs/reference/formats.md, the structs of the code and the examples say the same."""
 
 import dataclasses
 import importlib
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+from tests import documented
+
+TEXT = documented.page("formats.md")
 STRUCT = re.compile(
     r"`(stablelog(?:\.\w+)+\.[A-Z_]+)`\.?[^\n]*(?:\n[^|\n][^\n]*)*\n\n(\|[^\n]*\n\|[-| ]*\n(?:\|[^\n]*\n)+)"
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import documented
 from tests.night import PARTS, ROOT, Part, run, seed_of, table
 
 SAYS = "import os, sys; print('STABLELOG_SEED is', os.environ['STABLELOG_SEED'], sys.argv[1:]); sys.exit({})"
@@ -55,6 +56,6 @@ def test_a_part_names_what_is_there(part):
     for name in part.environment:
         users = [path for path in (ROOT / "tests").rglob("*.py") if f'"{name}"' in path.read_text()]
         assert {path.name for path in users} - {"night.py", Path(__file__).name}, f"no test reads {name}"
-    document = (ROOT / "docs" / "testing.md").read_text()
+    document = documented.page("testing.md")
     assert f"| `{part.name}` |" in document
     assert shlex.join(part.words)  # it can be shown as a command

@@ -1,13 +1,13 @@
-"""docs/tour.md leads through the code as a request and a start do."""
+"""docs/how-it-works/tour.md leads through the code as a request and a start do."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from tests import documented
 from tests.walks import SOURCE, walks
 
-TOUR = (Path(__file__).parents[1] / "docs" / "tour.md").read_text()
+TOUR = documented.page("tour.md")
 WALKS = re.findall(r"^### (.+)\n((?:(?!^##).*\n)+)", TOUR.partition("## Three walks")[2], re.M)
 
 

@@ -1,6 +1,6 @@
 """Walks: through which modules a request and a start pass, in the order in which each module is first reached.
 
-`python -m tests.walks` prints the walks of docs/tour.md with all their modules.
+`python -m tests.walks` prints the walks of docs/how-it-works/tour.md with all their modules.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ async def _walk(directory):
 
 
 def walks():
-    """The modules of each walk of docs/tour.md, by its heading, in the order in which they are reached."""
+    """The modules of each walk of docs/how-it-works/tour.md, by its heading, in the order in which they are reached."""
     with tempfile.TemporaryDirectory() as directory:
         return asyncio.run(_walk(Path(directory) / "data"))
 

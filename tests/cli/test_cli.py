@@ -29,7 +29,7 @@ from tests.commands import run
 from tests.spark.reading import settled
 from tests.waiting import until
 
-OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
+OPERATING = Path(__file__).parents[2] / "docs" / "guides" / "operating.md"
 
 
 def answer(*words, bootstrap, given=None):

@@ -16,8 +16,9 @@ from stablelog.cli.write_settings import Compression, WriteSettings
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import UnavailableError, UsageError
+from tests import documented
 from tests.clients.drivers import unique
-from tests.commands import ROOT, run
+from tests.commands import run
 
 VALUES = {
     "client.id": "me",
@@ -47,7 +48,7 @@ def words(*names):
 
 
 def test_the_page_has_each_setting():
-    page = (ROOT / "docs" / "commands.md").read_text()
+    page = documented.page("commands.md")
     table = page[page.index("### Settings of Kafka's clients") : page.index("## Read records")]
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \|$", table, re.M)
     assert rows == [

@@ -1,6 +1,6 @@
 """Every command that talks to a broker: without rights, without a broker, and with records that no one can decode.
 
-Each ends in time with the right output, or with one line on stderr and the exit code of docs/commands.md.
+Each ends in time with the right output, or with one line on stderr and the exit code of docs/reference/commands.md.
 """
 
 import contextlib

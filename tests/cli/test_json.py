@@ -1,4 +1,4 @@
-"""Each command with --json has the fields that docs/commands.md names."""
+"""Each command with --json has the fields that docs/reference/commands.md names."""
 
 import dataclasses
 import json
@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -19,6 +18,7 @@ from stablelog.client.blocking.cuts import PendingMarker
 from stablelog.coordinators.transactions.restored_transactions import Torn
 from stablelog.ops.restore_report import GroupAhead, LeftOut
 from stablelog.ops.stored_partitions import ObjectFault
+from tests import documented
 from tests.broker.tiering.world import World
 from tests.cli.test_cli import answer, opened
 from tests.commands import COMMAND, run
@@ -26,7 +26,7 @@ from tests.waiting import until
 
 # Each worker would run all commands for the fixture `documents`.
 pytestmark = pytest.mark.xdist_group("documents")
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+DOCUMENT = documented.page("commands.md")
 TABLE = DOCUMENT.partition("\n## JSON\n")[2].partition("\n## ")[0]
 DOCUMENTED = {
     words: set(re.findall(r"`([^`]+)`", fields))

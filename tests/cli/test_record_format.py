@@ -1,7 +1,6 @@
 """The forms in which records are written."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from stablelog.batch.records import encode_batch
 from stablelog.batch.walk import walk_fields
 from stablelog.cli.record_format import FIELDS, PrintedRecord, parse_format, render_json, render_plain
 from stablelog.errors import UnavailableError
+from tests import documented
 
 
 def message(key=b"k", value=b"val", headers=()):
@@ -58,7 +58,7 @@ def test_an_escape_that_is_not_supported_is_refused(form):
 
 
 def test_every_escape_is_documented():
-    text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    text = documented.page("commands.md")
     for name, field in FIELDS.items():
         assert f"| `%{name}` | {field.meaning} |" in text
 

@@ -1,4 +1,4 @@
-"""The commands of docs/security.md do what the document says: a team's broker with TLS, passwords and ACLs."""
+"""The commands of docs/guides/secure.md do what the document says: a team's broker with TLS, passwords and ACLs."""
 
 import os
 import re
@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import documented
 from tests.waiting import until
 
 pytestmark = pytest.mark.extended
 
-TEXT = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+TEXT = documented.page("secure.md")
 BIN = str(Path(sys.executable).parent)
 TIMEOUT_S = 120
 

@@ -251,7 +251,7 @@ def test_the_brokers_are_listed(admin, broker):
         admin.configs.describe("broker", "one")
 
 
-PAGE = ROOT / "docs" / "admin.md"
+PAGE = ROOT / "docs" / "reference" / "admin.md"
 
 
 def test_the_page_has_each_method_with_its_arguments():

@@ -1,7 +1,6 @@
-"""What a program is told after a failure, by call and failure: the table of docs/client.md, row by row, and its loops."""
+"""What a program is told after a failure, by call and failure: the table of docs/guides/client.md, row by row, and its loops."""
 
 import re
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -22,7 +21,7 @@ from stablelog.testing.faulty_broker import FaultyBroker
 from tests import documented
 from tests.client.transactions import create, flush, visible, writing_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+PAGE = documented.page("client.md")
 BRIEF_S, LOOP_S, LONG_S, MANY = 0.05, 0.3, 60, 1_000_000
 
 

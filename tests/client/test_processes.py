@@ -1,4 +1,4 @@
-"""Forks, signals, threads, event loops and the end of a process: the table of docs/client.md, row by row."""
+"""Forks, signals, threads, event loops and the end of a process: the table of docs/guides/client.md, row by row."""
 
 import asyncio
 import json
@@ -15,11 +15,12 @@ import pytest
 import stablelog
 from stablelog.client.core.positions import Position
 from stablelog.errors import RefusedError, UsageError
+from tests import documented
 from tests.client.transactions import create, state_of, visible
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "client.md").read_text()
+PAGE = documented.page("client.md")
 SHARED = """
 import asyncio, gc, json, os, sys, time, stablelog
 bootstrap, topic = sys.argv[1:]

@@ -12,7 +12,7 @@ from stablelog.errors import UnavailableError, UsageError
 from stablelog.testing.faulty_broker import FaultyBroker
 from tests.client.transactions import create
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "client.md"
 OWN = (
     "client.id",
     "compression.type",

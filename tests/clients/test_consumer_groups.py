@@ -71,7 +71,7 @@ class Room:
 
         Its members then send no ListOffsets. A member of librdkafka whose partitions change while it waits for the
         response to ListOffsets sends the request again 500 ms later. If the broker is down at that time, the member
-        reads from the start, whatever it has committed (docs/protocol.md).
+        reads from the start, whatever it has committed (docs/reference/protocol.md).
         """
         start = [TopicPartition(self.topic, index, 0) for index in PARTITIONS]
         of_group = ConsumerGroupTopicPartitions(self.group, start)

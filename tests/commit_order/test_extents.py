@@ -2,13 +2,13 @@
 
 import random
 import re
-from pathlib import Path
 
 import pytest
 
 from stablelog.commit_order import extents, index_format
 from stablelog.commit_order.extents import EXTENT, SEVERAL, Extents
 from stablelog.env.local_disk import LocalDisk
+from tests import documented
 
 
 @pytest.mark.parametrize("leader_epoch", [0, 7, 2**31 - 1, -1])
@@ -27,7 +27,7 @@ def test_once_it_is_committed_a_transaction_has_its_positions_and_the_leader_epo
 
 
 def test_the_limits_of_extents_are_those_of_the_document():
-    text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    text = documented.page("formats.md")
     words = (
         r"A batch of ([\d,]+) bytes or more has an extent of its own",
         r"if at most ([\d,]+) bytes are between them",

@@ -1,12 +1,11 @@
-"""The table of docs/operating.md, "Lost and damaged files", and the kinds of files that it has a row for."""
+"""The table of docs/guides/operating.md, "Lost and damaged files", and the kinds of files that it has a row for."""
 
 import re
-from pathlib import Path
 
+from tests import documented
 from tests.damage.directories import DATA
 from tests.damage.walk import CUT, FLIPPED, GONE, MISSING, NO_START, OFFLINE, REBUILT, REFUSED, RIGHT, TORN
 
-DOCS = Path(__file__).parents[2] / "docs"
 COLUMNS = (MISSING, TORN, FLIPPED)
 # A cell is one or more phrases, with a semicolon between them. Each begins with one of these words.
 OUTCOMES = {
@@ -24,16 +23,16 @@ COORDINATORS = "__transaction_state*-0/, __consumer_offsets-0/"
 COORDINATOR_LOG = "<base>.log of a coordinator"
 
 
-def read_rows(heading, document):
-    """The rows of the tables in a section: lists of cells without backticks."""
-    text = (DOCS / document).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+def read_rows(heading):
+    """The rows of the tables in a section of the documents: lists of cells without backticks."""
+    text = documented.section(heading)
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows if set(row[0].strip()) - {"-"}]
 
 
 def read_table():
     """By kind of file and column: the phrases of the cell."""
-    rows = [row for row in read_rows("Lost and damaged files", "operating.md") if len(row) == 4]
+    rows = [row for row in read_rows("Lost and damaged files") if len(row) == 4]
     assert rows[0][1:] == list(COLUMNS)
     return {
         (row[0].replace("`", "").removesuffix(" and its files"), what): [

@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.spark]
 EXAMPLES = Path(shop.__file__).parent
-SPARK_DOCUMENT = EXAMPLES.parent / "docs" / "spark.md"
+SPARK_DOCUMENT = EXAMPLES.parent / "docs" / "guides" / "spark.md"
 RUN_S = 800  # A run of the declarative pipeline takes 30 s on an idle machine.
 
 

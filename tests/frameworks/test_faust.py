@@ -1,7 +1,7 @@
 """Faust on the broker, with transactions and a changelog topic: no record is lost.
 
 Programs and the broker are killed with -9; STABLELOG_KILLS says how often. Faust counts some records twice after a kill:
-docs/protocol.md says why.
+docs/reference/protocol.md says why.
 """
 
 import os

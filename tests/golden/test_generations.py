@@ -516,7 +516,7 @@ def test_it_is_gone_on_with(generation, name, broker_on, verified):
     for kind, versions in versions_in(data).items():
         unknown = set(versions) - known[kind] - generation.versions[kind]
         assert not unknown, (
-            f"{kind} of version {unknown} is in no generation: docs/testing.md says how one is made"
+            f"{kind} of version {unknown} is in no generation: docs/how-it-works/testing.md says how one is made"
         )
 
 

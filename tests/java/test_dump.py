@@ -165,7 +165,7 @@ def test_a_topic_in_commit_order_is_one_of_kafka_with_gaps(written):
     assert len(found.of(".log")) == len(list(batches(directory)))
 
 
-# The examples of docs/formats.md: transactional data, its abort, and what the files beside the log say of them.
+# The examples of docs/reference/formats.md: transactional data, its abort, and what the files beside the log say of them.
 EXAMPLES = {
     "00000000000000000000.log": "0000000000000005000000420000000302151ba14c0010000000010000018bcfe568000000018bcfe56800000000000000"
     "00050002000000000000000210000000026b0276000e00000201027700"

@@ -1,6 +1,6 @@
 """What a partition has to know of producers: every producer an object in a dict, nothing packed.
 
-The rules are those of docs/architecture.md, written for this test alone: a model that `stablelog.log.producer_state.producers` is held to.
+The rules are those of docs/how-it-works/architecture.md, written for this test alone: a model that `stablelog.log.producer_state.producers` is held to.
 """
 
 from dataclasses import dataclass, field, replace

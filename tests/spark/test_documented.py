@@ -1,4 +1,4 @@
-"""The quick start of docs/spark.md and the stream of README.md run as they are printed."""
+"""The quick start of docs/guides/spark.md and the stream of README.md run as they are printed."""
 
 import re
 import textwrap
@@ -8,6 +8,7 @@ import pytest
 
 import stablelog
 from stablelog.testing.topics import create_topic
+from tests import documented
 from tests.spark.starting import in_time
 
 pytestmark = [pytest.mark.spark, pytest.mark.extended]
@@ -17,7 +18,7 @@ RECORD_COUNT = 5
 
 def programs():
     """By document: its program, and the topic that the program copies to the topic `copies`."""
-    quick_start = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark.md").read_text(), re.S)[0]
+    quick_start = re.findall(r"```python\n(.*?)```", documented.page("spark.md"), re.S)[0]
     (indented,) = re.findall(
         r"^    import stablelog\n(?:    .*\n|\n)+", (ROOT / "README.md").read_text(), re.M
     )

@@ -1,4 +1,4 @@
-"""The programs of docs/spark.md that write tables, as they are printed. A repeated micro-batch adds no row.
+"""The programs of docs/guides/spark.md that write tables, as they are printed. A repeated micro-batch adds no row.
 
 The packages that write the tables are none of stablelog's: a test whose package is missing is skipped and names it.
 """
@@ -21,7 +21,7 @@ from tests.quick_java import QUICK_JAVA
 from tests.spark.starting import in_time
 
 pytestmark = pytest.mark.spark
-DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "spark.md"
 BATCHES = ((0, 1, 2), (3, 4))  # the values of the records that each run of a program finds
 # The end of the program that writes Delta tables: the values in its tables.
 SHOWN = """

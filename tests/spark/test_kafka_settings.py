@@ -17,7 +17,7 @@ from stablelog.spark.local_session import SETTINGS
 from stablelog.spark.option_table import OPTIONS
 from stablelog.spark.options import read_options, warn_without_effect, write_options
 
-DOC = Path(__file__).parents[2] / "docs" / "spark.md"
+DOC = Path(__file__).parents[2] / "docs" / "guides" / "spark.md"
 READ = {"bootstrap": "h:1", "subscribe": "x"}
 WRITE = {"bootstrap": "h:1", "topic": "x"}
 

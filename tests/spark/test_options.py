@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from stablelog.errors import UsageError
@@ -7,8 +5,9 @@ from stablelog.spark.kafka_settings import WITHOUT_EFFECT
 from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import BATCH, OPTIONS, STREAM
 from stablelog.spark.options import read_options, write_options
+from tests import documented
 
-DOCS = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+DOCS = documented.page("spark.md")
 READ = {"bootstrap": "h:1", "subscribe": "x"}
 
 

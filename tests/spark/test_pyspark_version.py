@@ -28,5 +28,5 @@ def test_an_old_pyspark_is_refused_with_the_version_to_install(version):
 def test_the_documents_and_the_package_state_the_same_version():
     least = ".".join(map(str, VERSION_MIN))
     assert f"PySpark {least} or newer" in (ROOT / "README.md").read_text()
-    assert f"PySpark {least} or newer" in (ROOT / "docs/spark.md").read_text()
+    assert f"PySpark {least} or newer" in (ROOT / "docs/guides/spark.md").read_text()
     assert f'"pyspark>={least},<5"' in (ROOT / "pyproject.toml").read_text()

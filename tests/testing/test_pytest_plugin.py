@@ -13,8 +13,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.extended
 
-BLOCKS = documented.take("pytest.md", "def test_")
-SETTINGS = documented.take("pytest.md", "[tool.pytest.ini_options]")
+BLOCKS = documented.take("tests.md", "def test_")
+SETTINGS = documented.take("tests.md", "[tool.pytest.ini_options]")
 TIMEOUT_S = 300
 
 

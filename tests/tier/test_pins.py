@@ -8,7 +8,7 @@ import pytest
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.tier.pins import Pin, decode_pin, encode_pin
 
-FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "formats.md"
 PIN = Pin(100, 200, "a query")
 
 

@@ -6,7 +6,7 @@ a limit as an argument, and does not allocate much more memory than this limit. 
 frees what it has decompressed, because the traceback of an error keeps the local variables of the functions through
 which it was raised.
 
-Format: docs/formats.md, "Compression".
+Format: docs/reference/formats.md, "Compression".
 """
 
 import struct

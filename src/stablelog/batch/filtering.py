@@ -3,7 +3,7 @@
 The remaining records keep all their bytes, with offsets and headers. The batch keeps its first and last offset, its
 sequence numbers and its leader epoch, so readers need not know that records are missing.
 
-Format: docs/formats.md, "Record batch", "Record".  Source: Kafka's MemoryRecords.filterTo, KIP-534.
+Format: docs/reference/formats.md, "Record batch", "Record".  Source: Kafka's MemoryRecords.filterTo, KIP-534.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,7 +2,7 @@
 
 The CRC does not cover the base offset and the leader epoch. So the leader can assign both without computing a new CRC.
 
-Format: docs/formats.md, "Record batch".  Source: KIP-98, KIP-534.
+Format: docs/reference/formats.md, "Record batch".  Source: KIP-98, KIP-534.
 """
 
 import struct

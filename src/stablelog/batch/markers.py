@@ -4,7 +4,7 @@ The value of a commit marker also has, after the fields that Kafka's clients rea
 whose commits have one order) and the commit sequence (the number of the commit in this group). The key of a marker has
 exactly Kafka's bytes.
 
-Format: docs/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
+Format: docs/reference/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
 """
 
 import struct

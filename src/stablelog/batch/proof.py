@@ -11,7 +11,7 @@ each batch that it gets. Records are proven in three ways, from the slowest to t
   same places in all of them. If they are equal to those of a decoded record, the structure is the same. Slices with a
   step compare these bytes.
 
-Format: docs/formats.md, "Record".  Source: Kafka's DefaultRecord.readFrom and LogValidator; docs/decisions/0031.
+Format: docs/reference/formats.md, "Record".  Source: Kafka's DefaultRecord.readFrom and LogValidator; docs/decisions/0031.
 """
 
 from collections.abc import Generator, Iterator

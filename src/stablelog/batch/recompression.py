@@ -3,7 +3,7 @@
 The bytes of the records stay the same, and so do their offsets and timestamps. The header changes only in the codec,
 the length and the CRC.
 
-Format: docs/formats.md, "Record batch", "Compression".
+Format: docs/reference/formats.md, "Record batch", "Compression".
 """
 
 from stablelog.batch import compression

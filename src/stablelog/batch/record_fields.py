@@ -2,7 +2,7 @@
 
 `batch.proof` uses it for a record that is not like the ones before it.
 
-Format: docs/formats.md, "Record".  Source: Kafka's DefaultRecord.readFrom.
+Format: docs/reference/formats.md, "Record".  Source: Kafka's DefaultRecord.readFrom.
 """
 
 from typing import Final, NamedTuple

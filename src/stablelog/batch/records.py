@@ -3,7 +3,7 @@
 Only coordinators, topic compaction and tools need the content of batches. The log checks the records of a batch without
 decoding them (`batch.proof`), and serves batches as they are.
 
-Format: docs/formats.md, "Record".
+Format: docs/reference/formats.md, "Record".
 """
 
 from collections.abc import Iterable, Iterator, Sequence

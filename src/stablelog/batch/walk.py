@@ -4,7 +4,7 @@ many records.
 Most varints have one byte, and are read without a function call; `read_varint` reads the others. `records.read_headers`
 reads the headers of a record.
 
-Format: docs/formats.md, "Record".
+Format: docs/reference/formats.md, "Record".
 """
 
 from collections.abc import Iterator

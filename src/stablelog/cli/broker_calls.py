@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from stablelog.cli.exit_codes import NoBrokerError
 from stablelog.cli.disk_watch import WaitReporter, disk_watch, fail_if_full
+from stablelog.cli.exit_codes import NoBrokerError
 from stablelog.cli.output import fail
 from stablelog.errors import RefusedError, UnavailableError
 

@@ -22,7 +22,7 @@ class ClientSetting(NamedTuple):
         kinds: the commands on which it has an effect: "produce", "consume", or "" for all other commands with a broker.
         read: a function that gets the name and the text of the setting, and returns the value; it raises UsageError if
             the text is not valid.
-        meaning: a description of the setting for users (docs/commands.md).
+        meaning: a description of the setting for users (docs/reference/commands.md).
     """
 
     kinds: tuple[Kind, ...]
@@ -196,7 +196,7 @@ def _is_security(where: str, name: str) -> bool:
         raise UsageError(f"{where}: the value of {name} is given by the option {OPTIONS[name]}")
     if not name or name.startswith(_security_prefixes()):
         return True
-    hint = did_you_mean(name, _known()) or "; docs/commands.md lists the settings"
+    hint = did_you_mean(name, _known()) or "; docs/reference/commands.md lists the settings"
     raise UsageError(f"{where}: {name} is no setting that a command takes{hint}")
 
 

@@ -87,7 +87,9 @@ class CoreCommand:
 
 def _serve(**values: Any) -> None:
     if sys.platform == "win32":
-        raise UsageError("a broker runs on Linux and macOS, not on Windows: run it in WSL 2 or in a container")
+        raise UsageError(
+            "a broker runs on Linux and macOS, not on Windows: run it in WSL 2 or in a container"
+        )
     from stablelog.cli.serve import run_serve
 
     run_serve(**values)

@@ -1,4 +1,4 @@
-"""Exit codes of the command line. docs/commands.md has a table of them."""
+"""Exit codes of the command line. docs/reference/commands.md has a table of them."""
 
 import signal
 from typing import Final

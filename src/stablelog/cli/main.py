@@ -1,6 +1,6 @@
 """The entry point of the command line. It runs the commands of the core without typer, and all others with it.
 
-An error is one line on stderr. docs/commands.md has a table of the exit codes.
+An error is one line on stderr. docs/reference/commands.md has a table of the exit codes.
 """
 
 import contextlib

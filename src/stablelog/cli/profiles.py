@@ -1,6 +1,6 @@
 """Profiles: named sets of options in the file `stablelog/profiles.toml` of the user's configuration directory.
 
-The file has a table for each profile. docs/commands.md describes the keys.
+The file has a table for each profile. docs/reference/commands.md describes the keys.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Readers of the input of `stablelog produce`: lines, JSON lines and CSV. `parquet_input` reads Parquet.
 
-Each yields records with the number of their line. docs/commands.md describes the forms.
+Each yields records with the number of their line. docs/reference/commands.md describes the forms.
 """
 
 import base64

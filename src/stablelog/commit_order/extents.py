@@ -14,7 +14,7 @@ first bytes of each batch in a response. Computing these bytes takes a tenth of 
 transaction with LONG_COUNT extents or more, this would delay the commit for too long. So the extents of such a
 transaction are written without these bytes, and each reader computes the bytes itself.
 
-Format: docs/formats.md, "Commit index".
+Format: docs/reference/formats.md, "Commit index".
 """
 
 import contextlib

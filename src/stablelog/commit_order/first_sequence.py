@@ -8,7 +8,7 @@ reads all commits up to a commit sequence would then not learn that retention ha
 The file is written before each deletion of segments. A crash may prevent the deletion, so the file has a row for the
 present first segment, and one for each segment that may be the first one after an interrupted deletion.
 
-Format: docs/formats.md, "log-start-sequence".
+Format: docs/reference/formats.md, "log-start-sequence".
 """
 
 from collections.abc import Sequence

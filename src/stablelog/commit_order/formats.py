@@ -1,7 +1,7 @@
 """Check of the format versions of a commit-ordered partition's files, before a start of the broker writes to the
 partition.
 
-Format: docs/formats.md, "How formats change".
+Format: docs/reference/formats.md, "How formats change".
 """
 
 import contextlib

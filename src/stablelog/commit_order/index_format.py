@@ -6,7 +6,7 @@ sizes and checksums of its files.
 
 The rows of the file of extents (byte ranges of batches) are described in `commit_order.extents`.
 
-Format: docs/formats.md, "Commit index".
+Format: docs/reference/formats.md, "Commit index".
 """
 
 import struct

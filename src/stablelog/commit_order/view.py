@@ -10,7 +10,7 @@ epoch. The CRC does not cover these two fields. The view, which is what a reader
 transactions and records outside transactions. No reader waits for the open transaction of another producer, and the
 response lists no aborted transactions.
 
-Source: the DistributedLog paper; docs/architecture.md, "Commit order".
+Source: the DistributedLog paper; docs/how-it-works/architecture.md, "Commit order".
 """
 
 import weakref

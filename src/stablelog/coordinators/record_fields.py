@@ -6,7 +6,7 @@ array and a byte string have an int32 size; size -1 is null. In a *flexible* ver
 varint, the size plus one, and 0 is null (KIP-482). A flexible value, and each structure in it, ends with tagged fields:
 a count, and for each field its tag, its size and its bytes. A reader skips tags that it does not know.
 
-Format: docs/formats.md, "Commit log" and "Offsets log".
+Format: docs/reference/formats.md, "Commit log" and "Offsets log".
 """
 
 import struct

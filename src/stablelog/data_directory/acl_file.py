@@ -1,6 +1,6 @@
 """The file `acls.json` with the broker's ACLs. It is replaced as a whole.
 
-Format: docs/formats.md, "acls.json".
+Format: docs/reference/formats.md, "acls.json".
 """
 
 import json

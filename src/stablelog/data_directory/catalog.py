@@ -4,7 +4,7 @@ The broker replaces the file as a whole. So after a crash a topic exists with al
 cannot be rebuilt from other files, because only it records the settings of a topic, and whether readers get the topic's
 records in offset order or in the order of the commits.
 
-Format: docs/formats.md, "cluster.json".
+Format: docs/reference/formats.md, "cluster.json".
 """
 
 import json

@@ -4,7 +4,7 @@
 most a second after the sync, and does not sync the checkpoint file itself. All data before a recorded offset was
 durable: if recovery finds damage there, it reports the damage and never truncates the log.
 
-Format: docs/formats.md, "offset checkpoints".
+Format: docs/reference/formats.md, "offset checkpoints".
 """
 
 import logging

@@ -1,6 +1,6 @@
 """The file `.kafka_cleanshutdown`, by which a broker marks that it has stopped cleanly.
 
-Format: docs/formats.md, "A data directory".
+Format: docs/reference/formats.md, "A data directory".
 """
 
 import logging

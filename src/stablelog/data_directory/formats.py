@@ -4,7 +4,7 @@ The broker needs the files of the directory itself, and all files and records of
 does not start. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`). If this release
 does not read one of its files, only that partition stays offline.
 
-Format: docs/formats.md, "How formats change".
+Format: docs/reference/formats.md, "How formats change".
 """
 
 import contextlib

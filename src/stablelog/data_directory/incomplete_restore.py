@@ -4,7 +4,7 @@ The file is empty until the restore publishes its first manifest (the list of a 
 store). From then on it has the nonce (a random id) of the restore, which the restore's objects in the store have, too.
 If the restore is interrupted, the next one ignores these objects: no broker has used the directory that they belong to.
 
-Format: docs/formats.md, "restoring".
+Format: docs/reference/formats.md, "restoring".
 """
 
 import json

@@ -2,7 +2,7 @@
 
 The broker reads it at its start, and so do `stablelog verify` and Spark.
 
-Format: docs/formats.md, "meta.properties".
+Format: docs/reference/formats.md, "meta.properties".
 """
 
 import contextlib

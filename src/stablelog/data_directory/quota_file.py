@@ -1,6 +1,6 @@
 """The file `quotas.json` with the quotas of clients. It is replaced as a whole.
 
-Format: docs/formats.md, "quotas.json".
+Format: docs/reference/formats.md, "quotas.json".
 """
 
 from collections.abc import Mapping

@@ -5,7 +5,7 @@ The file has two lines: JSON with a version, and the CRC-32C of that line in eig
 a whole. Without the line in `meta.properties`, the broker would take a lost file for one that was never written, and
 start with other settings, or without ACLs.
 
-Format: docs/formats.md, "broker.json".
+Format: docs/reference/formats.md, "broker.json".
 """
 
 import contextlib

@@ -5,7 +5,7 @@ It is a registered file: `meta.properties` says that it exists, so that its loss
 of the file, the settings of the command line would apply again, and retention could delete data that the dynamic
 settings protect.
 
-Format: docs/formats.md, "broker.json".
+Format: docs/reference/formats.md, "broker.json".
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Only its owner may read it: with its content, an attacker could try passwords, and could pose as the broker.
 
-Format: docs/formats.md, "users.json".
+Format: docs/reference/formats.md, "users.json".
 """
 
 import secrets

@@ -4,7 +4,7 @@ the offsets and the leader epoch that they get.
 Nothing is written here: `log.writer` writes the planned batches. The producer state changes in one case only: if
 transaction verification refuses a batch, the state remembers the sequence number of this batch.
 
-Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
+Source: Kafka's leader-side rules for client batches (KIP-98); docs/reference/protocol.md, "Produce".
 """
 
 from bisect import bisect_right

@@ -7,7 +7,7 @@ Invariants, at every return:
 
 `log.append` checks batches and assigns offsets. The attributes of `Partition` name its other parts.
 
-Format: docs/formats.md.
+Format: docs/reference/formats.md.
 """
 
 from collections.abc import Callable, Sequence

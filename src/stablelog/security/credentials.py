@@ -251,7 +251,7 @@ class CredentialTable:
     # -- as JSON ---------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of the file `users.json` (format: docs/formats.md)."""
+        """Return the content of the file `users.json` (format: docs/reference/formats.md)."""
         return {
             "secret": _text(self._secret),
             "users": {

@@ -274,7 +274,7 @@ class _Values:
         self._texts: dict[str, str] = {}
         # The options of the object store, without their prefix. They are not in the table: each store has its own.
         self.store: dict[str, str] = {}
-        # The settings of TLS and SASL. They are not in the table: docs/client.md lists them.
+        # The settings of TLS and SASL. They are not in the table: docs/guides/client.md lists them.
         self.security: dict[str, str] = {}
         wanted = set(where.split(", "))
         names = sorted((name.lower(), text) for name, text in given.items())
@@ -334,7 +334,7 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     if not hint and name.startswith("kafka."):
         return (
             f"stablelog has no option {name!r}: of Kafka's client settings it has "
-            f"{', '.join(sorted(option for option in OPTIONS if option.startswith('kafka.')))}; docs/spark.md lists those "
+            f"{', '.join(sorted(option for option in OPTIONS if option.startswith('kafka.')))}; docs/guides/spark.md lists those "
             "that have no effect"
         )
     return f"stablelog has no option {name!r}{hint or '; there are ' + ', '.join(OPTIONS)}"

@@ -7,7 +7,7 @@ from typing import Final
 
 from stablelog.errors import UnavailableError
 
-VERSION_MIN: Final = (4, 2)  # docs/spark.md and pyproject.toml state the same
+VERSION_MIN: Final = (4, 2)  # docs/guides/spark.md and pyproject.toml state the same
 
 
 def check_pyspark(version: str | None = None) -> None:

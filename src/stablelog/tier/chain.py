@@ -36,7 +36,7 @@ The functions are generators. They yield requests (`List`, `Create`, `Get`, `Del
 to each request into the generator. If the store fails, the caller drops the generator. The chain can be used after
 that: the next `publish` first repeats a publication whose result is unknown.
 
-Format: docs/formats.md, "The chain of manifests".
+Format: docs/reference/formats.md, "The chain of manifests".
 """
 
 import struct

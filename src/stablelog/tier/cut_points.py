@@ -10,7 +10,7 @@ file. From the CRC at the beginning of a chunk, a reader computes the one at its
 manifest. This proves that the bytes are those of this log file at this position. A header contains the CRC of its
 batch, so the bodies are proven, too.
 
-Format: docs/formats.md, "Records of remote log metadata".
+Format: docs/reference/formats.md, "Records of remote log metadata".
 """
 
 import itertools

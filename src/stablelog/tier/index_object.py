@@ -5,7 +5,7 @@ the commit index with their extents, the byte ranges of the transactions. The ma
 segments in the store, has the sizes of these files, so one request for a range reads one of them. At the end is a
 directory: a table with the position, the size and the CRC of each file.
 
-Format: docs/formats.md, "The object of indexes".
+Format: docs/reference/formats.md, "The object of indexes".
 """
 
 import struct

@@ -8,7 +8,7 @@ parts, objects that list older segments.
 
 `remote-log-start` records a log start offset that has moved since the manifest was published.
 
-Format: docs/formats.md, "Tiered storage", "Local files".
+Format: docs/reference/formats.md, "Tiered storage", "Local files".
 """
 
 import uuid

@@ -13,7 +13,7 @@ change, and the manifest names the parts. A publication therefore writes a few h
 A segment that Apache Kafka has copied has no summary. Such a segment may have aborted transactions, unless Kafka's
 field `TxnIndexEmpty` is set. Earlier releases of Kafka never set this field.
 
-Format: docs/formats.md, "The manifest", "The parts of a manifest".
+Format: docs/reference/formats.md, "The manifest", "The parts of a manifest".
 """
 
 import itertools

@@ -14,7 +14,7 @@ The broker does not compare clocks. It counts the VALID_S seconds of a pin from 
 pin, and deletes the pin after them. After a restart, the broker therefore counts VALID_S seconds again for each pin,
 also for that of a reader that has died.
 
-Format: docs/formats.md, "Pins".
+Format: docs/reference/formats.md, "Pins".
 """
 
 import json

@@ -1,7 +1,7 @@
 """What a manifest, the list of a partition's segments in the store, also says about the partition and its topic. A
 restore reads it.
 
-Format: docs/formats.md, "The manifest", the field `published`.
+Format: docs/reference/formats.md, "The manifest", the field `published`.
 """
 
 import uuid

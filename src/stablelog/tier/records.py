@@ -8,7 +8,7 @@ The name of a class is that of Kafka's message, without `Remote`, `Log` and `Met
 `TxnIndexEmpty` only if it is true. A record of an earlier release of Kafka lacks the field, too, even if the segment
 has no aborted transactions.
 
-Format: docs/formats.md, "Records of remote segments".
+Format: docs/reference/formats.md, "Records of remote segments".
 """
 
 import io

@@ -1,4 +1,4 @@
-"""The example of docs/formats.md: what two starts of a broker write to a store, and events of the first segment.
+"""The example of docs/reference/formats.md: what two starts of a broker write to a store, and events of the first segment.
 
 python -m tests.broker.tiering.example      prints it as the document has it
 """

@@ -1,9 +1,8 @@
-"""The costs in docs/operating.md, "Tiered storage": the requests in the table are counted, and the prices follow from them."""
+"""The costs in docs/guides/operating.md, "Tiered storage": the requests in the table are counted, and the prices follow from them."""
 
 import asyncio
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from stablelog.testing.s3 import serve_s3
 from stablelog.testing.sim_objects import SimObjects, StoreFaults
 from stablelog.tier.cut_points import cut_points
 from stablelog.tier.names import INDEXES, LOG
+from tests import documented
 from tests.broker.desk import batch
 from tests.broker.tiering.desk import (
     SIMULATED_URL,
@@ -31,7 +31,7 @@ from tests.log.timeline import NOW_MS
 from tests.tier.test_remote_log import LOCAL_NOTHING, backfill, filled
 from tests.tier.tiered_log import TieredLog
 
-TEXT = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+TEXT = documented.page("operating.md")
 COSTS = re.search(r"\*\*Costs\.\*\*(.*?)\n\*\*", TEXT, re.S)[1]
 WORDS = " ".join(COSTS.split())  # without the ends of lines
 CHUNK_SIZE = BrokerConfig({})["stablelog.remote.chunk.bytes"]
@@ -53,7 +53,7 @@ NOTHING = (0, 0, 0)
 SMALL = "copy a segment with a log file of up to 16 MiB"
 LARGE = "copy a segment of 1 GiB"
 MANIFEST = "publish a manifest, for up to 16 copied segments of a partition"
-PART = "publish a [part](formats.md#the-parts-of-a-manifest), for each 1,000 segments beyond the first 1,000"
+PART = "publish a [part](../reference/formats.md#the-parts-of-a-manifest), for each 1,000 segments beyond the first 1,000"
 MOVED = "publish a log start offset that DeleteRecords has moved, for each pass and partition"
 START = "the start of a broker"
 FIRST = "the first manifest of a partition after a start, besides its publication"

@@ -1,5 +1,5 @@
 """A full disk with a remote tier: all that free space depends on is written, with no byte free and only the last quarter
-of the disk reserve left. docs/operating.md has the list of these writes.
+of the disk reserve left. docs/guides/operating.md has the list of these writes.
 """
 
 import errno
@@ -33,7 +33,7 @@ from tests.broker.tiering.desk import HOURS_MS, LOCAL_NOTHING, log_of, write_seg
 NONE = ErrorCode.none
 SIZE = 256 << 10
 FLOOR = SIZE // 4  # of the reserve: what is left is kept for work that frees space
-DOCUMENT = Path(__file__).parents[3] / "docs" / "operating.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "guides" / "operating.md"
 SELDOM = {
     "remote_log_manager_task_interval_ms": HOURS_MS,
     "stablelog_remote_coordinator_copy_interval_ms": HOURS_MS,

@@ -20,7 +20,7 @@ from stablelog.client.core.security import (
 from stablelog.errors import UsageError
 from tests.secured import jaas
 
-DOC = Path(__file__).parents[3] / "docs" / "client.md"
+DOC = Path(__file__).parents[3] / "docs" / "guides" / "client.md"
 SECRET = "s3cr3t-value"
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
 OAUTH = {**SASL, "sasl.mechanism": "OAUTHBEARER"}

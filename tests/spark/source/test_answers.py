@@ -1,4 +1,4 @@
-"""The table of a log's answers in docs/spark.md: each cell is what a read does, without Spark and without a broker."""
+"""The table of a log's answers in docs/guides/spark.md: each cell is what a read does, without Spark and without a broker."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from stablelog.spark.source.readable_ranges import batch_parts, micro_batch_rang
 from stablelog.spark.source.reader import StablelogStreamReader
 from stablelog.spark.source.resolve import batch_ranges
 
-DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
+DOCS = Path(__file__).parents[3] / "docs" / "guides" / "spark.md"
 PLACE, IDS = ("x", 0), {"x": "id"}
 LOG_START, GAP, HOLE, VISIBLE, LOG_END = 10, (20, 30), (40, 45), 60, 80
 # An offset for each answer, and whether a time can stand for it.

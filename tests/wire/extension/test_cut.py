@@ -1,4 +1,4 @@
-"""The bytes of DescribeCut, which clients of other languages write and read by docs/protocol.md."""
+"""The bytes of DescribeCut, which clients of other languages write and read by docs/reference/protocol.md."""
 
 import struct
 

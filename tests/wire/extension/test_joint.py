@@ -1,4 +1,4 @@
-"""The bytes of the joint commit's messages, which clients of other languages write and read by docs/protocol.md."""
+"""The bytes of the joint commit's messages, which clients of other languages write and read by docs/reference/protocol.md."""
 
 import struct
 

@@ -4,7 +4,7 @@ Each module declares its API (`API`): its versions, how its requests are served,
 codes for partitions that are not open, and what the API does while the disk is full. The module also has the handler,
 `async def handle(broker, request, context)`. Request and response have the newest version of the API;
 `stablelog.wire.messages` converts older versions. `served` has the table of all APIs. How to add an API:
-docs/architecture.md, "Adding an API".
+docs/how-it-works/architecture.md, "Adding an API".
 
 The modules are imported when the broker starts. The classes of an API's messages are not, because their import takes
 several times as long. `messages`, in each module, imports a class when the class is first used.

@@ -14,7 +14,7 @@ would expire. So while the wall clock is earlier than the time in the file, the 
 Instead, it records the time in the file plus the time that has passed since the start, until the wall clock is set or
 shows a later time.
 
-Format: docs/formats.md, "broker-time".
+Format: docs/reference/formats.md, "broker-time".
 """
 
 import logging

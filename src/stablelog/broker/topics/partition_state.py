@@ -2,7 +2,7 @@
 
 The declaration of each API in `broker.apis` has its codes. A client retries only the error codes that it expects in the
 responses of an API. So each code was chosen such that the Java client, librdkafka and franz-go retry the request, or
-their admin tools end with a clear message. Format: docs/protocol.md, "Partitions that cannot be used". A test compares
+their admin tools end with a clear message. Format: docs/reference/protocol.md, "Partitions that cannot be used". A test compares
 that table with the declarations.
 """
 

@@ -10,7 +10,7 @@ transactions that are open in it with its decisions, and the partition gets the 
 (`TransactionGroup.repair_partition`).
 
 A commit is *resolved* when all its markers are durable, and so are those of every earlier commit of the group
-(docs/glossary.md).
+(docs/reference/glossary.md).
 """
 
 import asyncio

@@ -8,7 +8,7 @@ transactional id is `child_id(...)`, and leaves it open. The process that knows 
 `commit` with the transactions of these tasks. Each call may be repeated after any failure: the broker then gives the
 same response again.
 
-What the broker does: docs/protocol.md, "Joint commit".
+What the broker does: docs/reference/protocol.md, "Joint commit".
 """
 
 from collections.abc import Callable, Iterable, Mapping

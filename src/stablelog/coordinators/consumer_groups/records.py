@@ -9,7 +9,7 @@ The coordinator writes the value versions that Kafka 4 writes: version 3 of offs
 expiry of its own) and version 3 of groups. It reads all versions. Value version 4 is flexible. An offset that a
 checkpoint writes again can have tagged fields that only stablelog knows (see `OffsetValue`). Kafka's readers skip them.
 
-Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and
+Format: docs/reference/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and
 GroupMetadataValue; KIP-915 on the tagged fields.
 """
 

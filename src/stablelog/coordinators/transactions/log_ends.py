@@ -4,7 +4,7 @@ A transaction can have thousands of partitions, and its decision must not occupy
 offsets are therefore kept in encoded form, in one byte string as in the commit log (the log of the transaction
 coordinator). They are decoded only when the broker has started and looks for transactions that a crash has left open.
 
-Format: docs/formats.md, "Commit log".
+Format: docs/reference/formats.md, "Commit log".
 """
 
 import struct

@@ -33,7 +33,7 @@ group. Its value holds the state of the whole group, in version 0:
 Key kind 10001 is the key of a joint commit (`joint.records`). Kinds 10002 to 10099 are reserved for later releases.
 Kafka skips kinds of keys that it does not know.
 
-Format: docs/formats.md, "Commit log".  Source: Kafka's TransactionLogKey and TransactionLogValue; KIP-890, KIP-915,
+Format: docs/reference/formats.md, "Commit log".  Source: Kafka's TransactionLogKey and TransactionLogValue; KIP-890, KIP-915,
 KIP-939.
 """
 

@@ -65,7 +65,9 @@ def _requests(url: str, *, allow_http: bool, options: dict[str, str] | None, cre
         if parts.scheme != "memory" and not parts.netloc:
             raise UsageError(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix")
         try:
-            from stablelog.env.objects.cloud import CloudRequests  # imported here, because the import takes 17 ms
+            from stablelog.env.objects.cloud import (
+                CloudRequests,  # imported here, because the import takes 17 ms
+            )
         except ModuleNotFoundError as missing:
             if missing.name != "obstore":
                 raise

@@ -16,7 +16,7 @@ are the rules:
 
 If the rules are applied to a segment a second time, nothing changes.
 
-Source: Kafka's log cleaner; docs/formats.md, "Compacted segments".
+Source: Kafka's log cleaner; docs/reference/formats.md, "Compacted segments".
 """
 
 from array import array

@@ -13,7 +13,7 @@ begins at the log's start and removes
 The last batch of each producer stays, possibly without records, because it holds the producer's last sequence number. A
 marker also stays if no other batch holds the current epoch of its producer. Offsets never change.
 
-Source: Kafka's log cleaner, KIP-534; docs/formats.md, "Compacted segments".
+Source: Kafka's log cleaner, KIP-534; docs/reference/formats.md, "Compacted segments".
 """
 
 import heapq

@@ -1,6 +1,6 @@
 """The leader epochs of a partition, each with the offset of its first record.
 
-Format: docs/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
+Format: docs/reference/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
 """
 
 from bisect import bisect_right

@@ -5,7 +5,7 @@ The file is written when the partition is created, and before each deletion of s
 distinguishes a segment whose deletion a crash has interrupted from a lost segment. The file cannot be rebuilt from the
 log: with a wrong offset, deleted records could be read again, or a lost segment could stay unnoticed.
 
-Format: docs/formats.md, "log-start-offset".
+Format: docs/reference/formats.md, "log-start-offset".
 """
 
 from pathlib import Path

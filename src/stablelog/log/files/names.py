@@ -1,6 +1,6 @@
 """The names of a partition's files. Most are an offset in 20 digits, followed by a suffix for the kind of file.
 
-Format: docs/formats.md, "The data directory".
+Format: docs/reference/formats.md, "The data directory".
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The file `partition.metadata`, which names the topic of a partition's directory.
 
-Format: docs/formats.md, "partition.metadata".
+Format: docs/reference/formats.md, "partition.metadata".
 """
 
 import base64

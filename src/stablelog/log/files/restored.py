@@ -4,7 +4,7 @@ The lost broker may have assigned these offsets to records that are lost now. Th
 records there, and never uses these offsets again. A reader whose position lies among them gets OFFSET_OUT_OF_RANGE,
 because records after its position are lost.
 
-Format: docs/formats.md, "restored".
+Format: docs/reference/formats.md, "restored".
 """
 
 import json

@@ -4,7 +4,7 @@ An entry (last offset of a batch, position where the batch begins) is written wh
 were appended since the last one. A search takes the entry with the greatest offset that is not above the searched
 offset, and then reads a few batch headers from the entry's position on.
 
-Format: docs/formats.md, "Offset index".
+Format: docs/reference/formats.md, "Offset index".
 """
 
 import struct

@@ -5,7 +5,7 @@ Because of the summary, recovery need not read the segment, and a search can ski
 checksums reveal damage of the other files. If the summary itself is damaged or missing, the next start of the broker
 rebuilds it from the log file.
 
-Format: docs/formats.md, "Segment summary".
+Format: docs/reference/formats.md, "Segment summary".
 """
 
 import struct

@@ -3,7 +3,7 @@
 An entry (T, O) means: T is the greatest timestamp in the segment up to and including the batch whose last offset is O.
 Timestamps grow from entry to entry.
 
-Format: docs/formats.md, "Time index".
+Format: docs/reference/formats.md, "Time index".
 """
 
 import struct

@@ -5,7 +5,7 @@ entry also has a *stable offset*: all transactions that began before it had ende
 markers and the stable offsets grow from entry to entry over the whole partition. Two binary searches therefore find the
 range of entries that concern a fetch.
 
-Format: docs/formats.md, "Transaction index".  Source: the abort index of KIP-98.
+Format: docs/reference/formats.md, "Transaction index".  Source: the abort index of KIP-98.
 """
 
 import struct

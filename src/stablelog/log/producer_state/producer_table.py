@@ -4,7 +4,7 @@ The table consists of *blocks* of up to 32 producers, ordered by producer id. A 
 it. So a copy of the table shares the blocks of the original, and a thread may read the copy while the original changes.
 Copying a million producers takes a few milliseconds. Snapshots contain the blocks as they are.
 
-Format: docs/formats.md, "Producers".
+Format: docs/reference/formats.md, "Producers".
 """
 
 import struct

@@ -7,7 +7,7 @@ prefers the `.producers` file.
 
 The event loop copies the packed producer table, which takes milliseconds. Any thread then encodes and writes the files.
 
-Format: docs/formats.md, "Producer snapshot", "Producers".
+Format: docs/reference/formats.md, "Producer snapshot", "Producers".
 """
 
 import struct

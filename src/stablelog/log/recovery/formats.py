@@ -3,7 +3,7 @@
 A release writes each kind of file in one version. So it is enough to check the newest file of a kind, except for the
 kinds that compaction writes anew for old segments: of these, all files are checked.
 
-Format: docs/formats.md, "How formats change".
+Format: docs/reference/formats.md, "How formats change".
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 The decoder makes no Python object for a record. This module works on whole batches: CRC, decompression, and whether the
 batch's transaction was aborted (`batch.aborted`). Compiled code works on the records (`kernels.decode`). Format:
-docs/formats.md, "Record batch".
+docs/reference/formats.md, "Record batch".
 """
 
 from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ The encoder makes no Python object for a row: compiled code (`kernels.encode`) w
 partition's batch. This module works on whole batches: compression and header. The batches have base offset 0 and no
 producer yet: the sender writes the producer into the header (`batch.stamping`) and computes the CRC. The encoder
 chooses partitions as Kafka's Java producer does: by the column `partition`, else by the key's murmur2 hash, else
-round-robin with a whole batch for each partition. Format: docs/formats.md, "Record batch".
+round-robin with a whole batch for each partition. Format: docs/reference/formats.md, "Record batch".
 """
 
 import time

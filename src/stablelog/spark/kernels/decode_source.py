@@ -4,7 +4,7 @@ has their interface.
 For any input bytes, a kernel reads nothing outside of the batch and writes nothing outside of the buffers. A kernel
 raises no exception: it returns a status, from which the decoder makes the error.
 
-Format: docs/formats.md, "Record batch" and "Record".
+Format: docs/reference/formats.md, "Record batch" and "Record".
 """
 
 from typing import Any

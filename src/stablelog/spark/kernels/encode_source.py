@@ -3,7 +3,7 @@ has their interface.
 
 The kernels do not check that Arrow's arrays are valid. They check the partition numbers of the rows.
 
-Format: docs/formats.md, "Record".  Source: the default partitioner of Kafka's Java producer (murmur2).
+Format: docs/reference/formats.md, "Record".  Source: the default partitioner of Kafka's Java producer (murmur2).
 """
 
 from typing import Any

@@ -4,7 +4,7 @@ The directory may belong to a running broker, to a stopped one, or to Apache Kaf
 broker, this module reads only below the last stable offset that the broker has reported. All transactions below that
 offset have ended, and their markers are below the high watermark that the broker reported at the same time. If the
 files were listed after that report and reach that high watermark, they name all aborted transactions. Without a broker,
-`scanned_end` finds the end of the log and the last stable offset. Format: docs/formats.md.
+`scanned_end` finds the end of the log and the last stable offset. Format: docs/reference/formats.md.
 """
 
 import itertools

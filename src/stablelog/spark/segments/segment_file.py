@@ -2,7 +2,7 @@
 checksums).
 
 The reader uses an index entry only if the batch header at the entry's position agrees with it. A summary records the
-length of a sealed log file and a CRC of its batch headers. Format: docs/formats.md.
+length of a sealed log file and a CRC of its batch headers. Format: docs/reference/formats.md.
 """
 
 import contextlib

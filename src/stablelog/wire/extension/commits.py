@@ -4,7 +4,7 @@ topic, whose readers get whole transactions in the order of their commits.
         10005 DescribeCommits   the next transactions after a position, or after a commit sequence
 
 A position is an offset in that order, and the commit sequence is the number of a commit in its transaction group (the
-topics whose commits have one order). The meaning of the messages: docs/protocol.md, "Commits".
+topics whose commits have one order). The meaning of the messages: docs/reference/protocol.md, "Commits".
 """
 
 import uuid

@@ -5,7 +5,7 @@ have one order.
     10004 DescribeCut   the offset after the last commit with a sequence up to R, in every partition of the topics
 
 A reader that reads from the offsets of cut R1 to those of cut R2 gets exactly the transactions in (R1, R2], each
-complete. The meaning of the messages: docs/protocol.md, "Cuts".
+complete. The meaning of the messages: docs/reference/protocol.md, "Cuts".
 """
 
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ a streaming query. The *version* is a number that grows with each commit of the 
     10003 AbortJoint    abort these children, unless (key, version) is committed
 
 The transactional id of a child names its key, version and run: see `children`. The meaning of the messages:
-docs/protocol.md, "Joint commit".
+docs/reference/protocol.md, "Joint commit".
 """
 
 from dataclasses import dataclass, field

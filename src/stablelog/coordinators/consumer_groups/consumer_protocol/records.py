@@ -8,7 +8,7 @@ stablelog writes no records of topics' partition counts (4) and of resolved regu
 from its topics. The tagged field with the hash of the subscribed topics has a hash of stablelog's own. After a change
 between Kafka and stablelog, the hash therefore differs, and the assignment of the group is computed once more.
 
-Format: docs/formats.md, "Offsets log".  Source: Kafka's ConsumerGroupMetadataValue and its neighbours.
+Format: docs/reference/formats.md, "Offsets log".  Source: Kafka's ConsumerGroupMetadataValue and its neighbours.
 """
 
 import uuid

@@ -16,7 +16,7 @@ crash keeps or loses the batch as a whole. If there are many children, this reco
 children (`accepted`), and the batches with their decisions follow (`joint.accepted_children`). Only such a record has version
 2.
 
-Format: docs/formats.md, "Commit log".
+Format: docs/reference/formats.md, "Commit log".
 """
 
 import itertools
