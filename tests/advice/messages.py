@@ -22,7 +22,7 @@ SRC = Path(__file__).parents[2] / "src" / "stablelog"
 ROOMS = ("cli", "client", "spark")
 WORDS_MIN = 3
 # Calls whose texts are the help of commands.
-HELP = {"Option", "Argument", "examples", "Typer", "command_app"}
+HELP = {"Option", "Argument", "examples", "Typer", "command_app", "CoreCommand", "CoreOption"}
 # Tables of which docs are made, by the name of the constant, and texts that only programs read.
 DOCUMENTED = {"OPTIONS", "SETTINGS"}
 # What stands in a template for each value: any text.

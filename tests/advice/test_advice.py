@@ -20,6 +20,7 @@ NO_ADVICE = {
     "the new Spark session has these settings": "It reports what was done, and nothing is to be done.",
     "Another call of commit() cannot help: read the topics": "A commit that the broker has forgotten is a day old, and "
     "no call of the client ends the error: the program looks at its records.",
+    "needs the extra cli: pip install": "tests/test_packages.py follows it, in an environment without the extra.",
     "txnAppId {options.app_id} for {target}": "It is the name of a write in other messages.",
 }
 
