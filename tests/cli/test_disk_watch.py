@@ -43,7 +43,7 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
     broker, lines, monkeypatch, capsys, transactional_id
 ):
     told = Told(monkeypatch)
-    monkeypatch.setattr(produce, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(produce, "TIMEOUT_S", 300.0)
     broker.fill()
     producing = threading.Thread(target=write, args=(broker, lines, transactional_id))
     producing.start()
@@ -52,7 +52,7 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
         f"waiting: the disk of {broker.bootstrap} is full (data directory /data); records are sent when the disk has space"
     ]
     broker.grow()
-    producing.join(60)
+    producing.join(300)
     assert not producing.is_alive()
     assert told.lines[1:] == [f"the command continues: the disk of {broker.bootstrap} has space"]
     assert "wrote 50 records to t" in capsys.readouterr().out

@@ -19,7 +19,7 @@ import stablelog
 from stablelog.batch.header import headers_in, write_crc
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import broker as cli_broker
-from stablelog.cli import main, produce, record_reader
+from stablelog.cli import exit_codes, produce, record_reader
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import StablelogError
@@ -135,7 +135,7 @@ def test_without_a_broker_every_command_says_so_in_time(network):
         found = list(threads.map(timed, ROWS))
     for _, done, _ in found:
         why = rf"no broker responds at {re.escape(at)} within 0\.2 s.*: start it, name another address .*"
-        check(done, why, main.NO_BROKER)
+        check(done, why, exit_codes.NO_BROKER)
     assert [(row.words, took_s) for row, _, took_s in found if took_s > PATIENCE_S] == []
 
 
