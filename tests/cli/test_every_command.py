@@ -19,7 +19,7 @@ import stablelog
 from stablelog.batch.header import headers_in, write_crc
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import broker as cli_broker
-from stablelog.cli import exit_codes, produce, record_reader
+from stablelog.cli import commands, exit_codes, produce, record_reader
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import StablelogError
@@ -168,7 +168,7 @@ def test_a_broker_that_falls_silent_ends_a_command_in_time(stablelog_broker, row
         silent_after_the_first_questions(stablelog_broker) as proxy,
         pytest.raises(StablelogError, match=r"did not succeed within|no broker responds"),
     ):
-        main.app([*words, "--timeout", "2", "--bootstrap", proxy.bootstrap], standalone_mode=False)
+        commands.app([*words, "--timeout", "2", "--bootstrap", proxy.bootstrap], standalone_mode=False)
 
 
 @pytest.mark.night
