@@ -16,11 +16,11 @@ CORE_BYTES_MAX = 35 << 20
 CLIENT = """
 import stablelog
 with stablelog.serve() as broker, stablelog.connect(broker.bootstrap) as client:
-    client.admin.create_topic("t", configs={"stablelog.order": "commit"})
+    client.admin.topics.create("t", configs={"stablelog.order": "commit"})
     with client.transaction() as txn:
         txn.write("t", b"one")
-    with client.read("t") as reader:
-        print(next(reader).records[0].value)
+    with client.read(["t"]) as reader:
+        print(next(iter(reader)).records[0].value)
 """
 PLUGIN = """
 def test_a_broker_is_there(stablelog_broker):
@@ -164,9 +164,9 @@ def test_an_object_store_names_the_extra_that_it_needs(core):
     assert "pip install 'stablelog[store]'" in done.stderr.splitlines()[-1]
     settings = (
         "--set",
-        "remote.log.storage.system.enable=true",
+        "stablelog.remote.storage.enable=true",
         "--set",
-        "stablelog.remote.store.url=s3://b/l",
+        "stablelog.remote.url=s3://b/l",
     )
     done = core.stablelog("serve", "--data", "tiered", "--port", "0", *settings)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
@@ -199,15 +199,13 @@ print(store.get("key"))
     assert everything.run("-c", program).stdout == "b'value'\n"
 
 
-def test_the_extra_parquet_reads_parquet(everything):
-    assert (
-        "pip install 'stablelog[parquet]'"
-        in everything.stablelog("produce", "t", "--input", "parquet", "--file", "x").stderr
-    )
+def test_the_extra_parquet_reads_parquet(everything, stablelog_broker):
+    bootstrap = ("--bootstrap", stablelog_broker.bootstrap)
+    assert everything.stablelog("topics", "create", "parquet", *bootstrap).returncode == 0
+    produce = ("produce", "parquet", "--input", "parquet", "--file", "x", *bootstrap)
+    assert "pip install 'stablelog[parquet]'" in everything.stablelog(*produce).stderr
     everything.install("[parquet]")
-    assert (
-        "pip install" not in everything.stablelog("produce", "t", "--input", "parquet", "--file", "x").stderr
-    )
+    assert "pip install" not in everything.stablelog(*produce).stderr
 
 
 def test_the_extra_oauth_proves_tokens(everything):
@@ -231,7 +229,7 @@ import stablelog
 spark = stablelog.spark.session()
 with stablelog.serve() as broker:
     with stablelog.connect(broker.bootstrap) as client:
-        client.admin.create_topic("t")
+        client.admin.topics.create("t")
         with client.transaction() as txn:
             txn.write("t", b"one")
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t"}
