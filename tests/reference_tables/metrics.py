@@ -1,0 +1,11 @@
+"""The table of the broker's metrics."""
+
+from stablelog.broker.monitoring.metrics import METRICS
+from tests.reference_tables import table
+
+
+def tables() -> dict[str, str]:
+    rows = (
+        (f"`{name}`", kind, ", ".join(labels), meaning) for name, (kind, meaning, labels) in METRICS.items()
+    )
+    return {"metrics": table(("metric", "kind", "labels", "meaning"), rows)}
