@@ -23,7 +23,7 @@ IN_SDIST = (
     "src/stablelog/__init__.py",
     "tests/conftest.py",
     "Makefile",
-    "docs/guides/operating.md",
+    "docs/guides/deploy.md",
     "bench/__main__.py",
 )
 # What pyroma asks for and the project cannot have before it has a home and authors.

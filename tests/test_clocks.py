@@ -1,4 +1,4 @@
-"""The table "Clocks" of docs/guides/operating.md has a row for each use of a clock in the code, and each cell is a test or a reason."""
+"""The table "Uses of the clocks" of decision 32 has a row for each use of a clock in the code, and each cell is a test or a reason."""
 
 import ast
 import functools
@@ -9,7 +9,7 @@ from tests import documented
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "stablelog"
-SECTION = documented.section("Clocks")
+SECTION = documented.section("Uses of the clocks")
 # By the name of what is called: which clock it is. A method's name tells a clock that is passed as a function.
 CLOCKS = {
     "now_ms": "broker time",
@@ -90,7 +90,7 @@ def covers(row, module, clock):
 def test_each_use_of_a_clock_has_a_row():
     assert len(found()) > 100
     without = [use for use in found() if not any(covers(row, *use) for row in ROWS)]
-    assert not without, "docs/guides/operating.md has no row for these in the table Clocks"
+    assert not without, "decision 32 has no row for these in its table of clocks"
 
 
 def test_each_row_has_a_use():

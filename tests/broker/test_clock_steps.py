@@ -1,4 +1,4 @@
-"""What the broker does when the machine's wall clock is set: the table "Clocks" of docs/guides/operating.md names these tests."""
+"""What the broker does when the machine's wall clock is set: the table "Uses of the clocks" of decision 32 names these tests."""
 
 import asyncio
 import random

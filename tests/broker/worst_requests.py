@@ -1,6 +1,6 @@
 """The worst legal requests of each API: as many entries as a request may have, in each of its lists.
 
-`python -m tests.broker.worst_requests` measures them, and prints the rows of the table in docs/guides/secure.md.
+`python -m tests.broker.worst_requests` measures them, and prints the rows of the table in docs/decisions/0030-security.md.
 """
 
 import asyncio

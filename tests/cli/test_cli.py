@@ -29,7 +29,7 @@ from tests.commands import run
 from tests.spark.reading import settled
 from tests.waiting import until
 
-OPERATING = Path(__file__).parents[2] / "docs" / "guides" / "operating.md"
+METRICS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def answer(*words, bootstrap, given=None):
@@ -484,7 +484,7 @@ def test_a_broker_takes_all_the_descriptors_that_it_may_have(tmp_path):
 
 @pytest.mark.extended
 def test_metrics_are_served_where_the_log_says(tmp_path):
-    documented = re.findall(r"^\| `(stablelog_\w+)` \| (\w+) ", OPERATING.read_text(), re.MULTILINE)
+    documented = re.findall(r"^\| `(stablelog_\w+)` \| (\w+) ", METRICS.read_text(), re.MULTILINE)
     assert len(documented) > 10
     with stablelog.serve(tmp_path / "data", stablelog_metrics_port=0) as broker:
         answer("topics", "create", "t", bootstrap=broker.bootstrap)

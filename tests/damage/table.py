@@ -1,4 +1,4 @@
-"""The table of docs/guides/operating.md, "Lost and damaged files", and the kinds of files that it has a row for."""
+"""The table of docs/reference/damage.md, "Lost and damaged files", and the kinds of files that it has a row for."""
 
 import re
 

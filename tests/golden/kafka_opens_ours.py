@@ -89,7 +89,7 @@ def run_back(cells: list[Cell], folder: Path, failures: Failures, progress) -> N
 
 
 def hand_over(ours: Path, kafkas: Path, cells: list[Cell]) -> None:
-    """Put our partitions in the place of Kafka's empty ones, as docs/guides/operating.md says."""
+    """Put our partitions in the place of Kafka's empty ones, as docs/guides/deploy.md says."""
     names = [f"{cell.topic}-{index}" for cell in cells for index in range(cell.partition_count)]
     for name in names:
         metadata = (kafkas / name / "partition.metadata").read_bytes()

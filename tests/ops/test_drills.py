@@ -347,7 +347,7 @@ def test_a_stale_copy_that_has_copied_nothing_publishes_nothing(objects, caplog,
         assert report.settings == kept
         told = [line for line in lines(caplog) if "dynamic settings of this broker are not copied" in line]
         assert len(told) == 2
-        assert all("follow docs/guides/operating.md" in line for line in told)
+        assert all("follow docs/guides/back-up.md" in line for line in told)
         if is_known:
             assert any(line.startswith("t-0 cannot be copied") for line in lines(caplog))
         return before

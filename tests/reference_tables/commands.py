@@ -33,10 +33,8 @@ MORE = {
     "inspect": "`--records` decodes those of the commit logs and of `__consumer_offsets`.",
     "verify": "For a data directory, it also names missing files and partitions.",
     "repair": "See [Repair a data directory](../guides/troubleshoot.md#repair-a-data-directory).",
-    "storage check": "It writes up to 60 MiB under `check/` of the URL and deletes it again. See [Stores](stores.md).",
-    "storage ls": "`marked` segments are being deleted; `unnamed` objects belong to copies that are under way or have failed.",
-    "storage clean": "Without `--delete` nothing is deleted. `--older-than-days` is 7 by default, by the clock of the store. "
-    "Partitions that a reader has pinned are left as they are.",
+    "storage check": "See [Object stores](stores.md).",
+    "storage clean": "`--older-than-days` is 7 by default, by the clock of the store.",
     "restore": "See [Restore a broker from the store](../guides/back-up.md#restore-a-broker-from-the-store).",
 }
 

@@ -11,9 +11,12 @@ from stablelog.broker.settings.table import FIXED_BROKER_SETTINGS, SETTINGS, UNU
 from stablelog.broker.settings.tiering import TIERING_SETTINGS
 from stablelog.broker.settings.topics import LOG_SETTINGS
 from stablelog.broker.settings.transactions import TRANSACTION_SETTINGS
+from stablelog.settings import INT_MAX, LONG_MAX
 from tests.reference_tables import table
 
 EMPTY = "(empty)"
+# The greatest values of Kafka's types, which most settings share.
+GREATEST = {f" to {INT_MAX}": " (int)", f" to {LONG_MAX}": ""}
 GROUPS = {
     "settings-of-listeners": SECURITY_SETTINGS,
     "settings-of-logins": LOGIN_SETTINGS,
@@ -34,6 +37,14 @@ def name_of(setting: BrokerSetting) -> str:
     return f"`{setting.name}`{topic}{' *' if setting.dynamic else ''}"
 
 
+def valid(setting: BrokerSetting) -> str:
+    """The valid values. A range without an end of its own is `≥0` for a long, and `≥0 (int)` for an int."""
+    for end, mark in GREATEST.items():
+        if setting.kind.valid.endswith(end):
+            return f"≥{setting.kind.valid.removesuffix(end)}{mark}"
+    return setting.kind.valid
+
+
 def tables() -> dict[str, str]:
     groups = {
         "settings-of-the-broker": [setting for setting in SETTINGS if setting.name not in GROUPED],
@@ -41,7 +52,7 @@ def tables() -> dict[str, str]:
     }
     header = ("setting", "default", "valid", "meaning")
     unused = (
-        (f"`{setting.name}`", setting.default or EMPTY, setting.kind.valid)
+        (f"`{setting.name}`", setting.default or EMPTY, valid(setting))
         for setting in UNUSED_TOPIC_SETTINGS.values()
     )
     fixed = ((f"`{name}`", value) for name, value in FIXED_BROKER_SETTINGS.items())
@@ -49,7 +60,7 @@ def tables() -> dict[str, str]:
         **{
             name: table(
                 header,
-                ((name_of(one), one.default or EMPTY, one.kind.valid, one.doc) for one in group),
+                ((name_of(one), one.default or EMPTY, valid(one), one.doc) for one in group),
             )
             for name, group in groups.items()
         },

@@ -8,7 +8,7 @@ The broker needs two times:
 - The *wall clock* is for timestamps and for comparisons with them: timestamps of records, their limits, retention by
   time, the validity of tokens. It jumps, forward or back, when the machine's clock is set.
 
-docs/guides/operating.md, "Clocks" lists each use.
+docs/decisions/0032-broker-time.md, "Uses of the clocks" lists each use.
 """
 
 import time

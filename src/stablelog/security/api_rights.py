@@ -2,7 +2,7 @@
 without the right.
 
 The declaration of each API in `broker.apis` lists the rights for its requests. The code that serves the API checks
-these rights, docs/guides/secure.md lists them, and tests compare both with the declarations.
+these rights, docs/reference/rights.md lists them, and tests compare both with the declarations.
 """
 
 from typing import Final, NamedTuple

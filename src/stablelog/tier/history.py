@@ -30,7 +30,7 @@ from stablelog.tier.records import SegmentState
 from stablelog.tier.remote_segment import RemoteSegment
 
 ADVICE = (
-    'Restore the data directory, use another prefix, or follow docs/guides/operating.md, "Return to a prefix that a stale copy has '
+    'Restore the data directory, use another prefix, or follow docs/guides/back-up.md, "Return to a prefix that a stale copy has '
     'used"'
 )
 

@@ -17,7 +17,7 @@ from tests.broker.worst_requests import PRINCIPALS, a_broker, cost_of, item_max,
 from tests.declared_apis import APIS
 
 SHARE = float(os.environ.get("STABLELOG_WORST_SHARE", "0.02"))
-DOCUMENT = Path(__file__).parents[3] / "docs" / "guides" / "secure.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "decisions" / "0030-security.md"
 ROW = re.compile(
     r"^\| (\w+) \| (any|([\d,]+) (equal )?`([\w.]+)`) \| (all|no) rights \| [^|]* \| ([\d.]+) ms \| ", re.M
 )

@@ -1,4 +1,4 @@
-"""What /metrics says, over HTTP: each metric changes as docs/guides/operating.md says, and no scrape fails beside other work."""
+"""What /metrics says, over HTTP: each metric changes as docs/reference/metrics.md says, and no scrape fails beside other work."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The costs in docs/guides/operating.md, "Tiered storage": the requests in the table are counted, and the prices follow from them."""
+"""The costs in docs/reference/stores.md, "Costs": the requests in the table are counted, and the prices follow from them."""
 
 import asyncio
 import re
@@ -31,8 +31,7 @@ from tests.log.timeline import NOW_MS
 from tests.tier.test_remote_log import LOCAL_NOTHING, backfill, filled
 from tests.tier.tiered_log import TieredLog
 
-TEXT = documented.page("operating.md")
-COSTS = re.search(r"\*\*Costs\.\*\*(.*?)\n\*\*", TEXT, re.S)[1]
+COSTS = documented.section("Costs")
 WORDS = " ".join(COSTS.split())  # without the ends of lines
 CHUNK_SIZE = BrokerConfig({})["stablelog.remote.chunk.bytes"]
 GIB, GB, HOURS_OF_MONTH = 1 << 30, 10**9, 720
@@ -53,7 +52,7 @@ NOTHING = (0, 0, 0)
 SMALL = "copy a segment with a log file of up to 16 MiB"
 LARGE = "copy a segment of 1 GiB"
 MANIFEST = "publish a manifest, for up to 16 copied segments of a partition"
-PART = "publish a [part](../reference/formats.md#the-parts-of-a-manifest), for each 1,000 segments beyond the first 1,000"
+PART = "publish a [part](formats.md#the-parts-of-a-manifest), for each 1,000 segments beyond the first 1,000"
 MOVED = "publish a log start offset that DeleteRecords has moved, for each pass and partition"
 START = "the start of a broker"
 FIRST = "the first manifest of a partition after a start, besides its publication"

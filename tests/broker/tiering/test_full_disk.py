@@ -1,5 +1,5 @@
 """A full disk with a remote tier: all that free space depends on is written, with no byte free and only the last quarter
-of the disk reserve left. docs/guides/operating.md has the list of these writes.
+of the disk reserve left. docs/decisions/0013-disk-reserve.md has the list of these writes.
 """
 
 import errno
@@ -33,7 +33,7 @@ from tests.broker.tiering.desk import HOURS_MS, LOCAL_NOTHING, log_of, write_seg
 NONE = ErrorCode.none
 SIZE = 256 << 10
 FLOOR = SIZE // 4  # of the reserve: what is left is kept for work that frees space
-DOCUMENT = Path(__file__).parents[3] / "docs" / "guides" / "operating.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "decisions" / "0013-disk-reserve.md"
 SELDOM = {
     "remote_log_manager_task_interval_ms": HOURS_MS,
     "stablelog_remote_coordinator_copy_interval_ms": HOURS_MS,
@@ -308,7 +308,7 @@ def test_what_free_space_depends_on_is_written_without_a_free_byte(name, tmp_pat
 
 def test_the_document_lists_each_of_these_writes():
     section = (
-        DOCUMENT.read_text().partition("### Writes on which free space depends\n")[2].partition("\n#")[0]
+        DOCUMENT.read_text().partition("## Writes on which free space depends\n")[2].partition("\n#")[0]
     )
     rows = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
     assert rows[0] == "write"

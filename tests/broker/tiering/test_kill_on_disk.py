@@ -1,5 +1,5 @@
 """A broker that is killed with -9 at a place that only the local disk shows, because the object store has everything already
-(docs/guides/tiered-storage.md, "What a crash leaves").
+(docs/decisions/0022-tiered-storage.md, "What a crash leaves").
 
 The test watches the partition's directory, kills the broker when a file changes, and looks at what the kill has left. If the
 broker was past the place by then, the test tries again.

@@ -1,4 +1,4 @@
-"""A broker that is killed with -9 at a named place (docs/guides/tiered-storage.md, "What a crash leaves").
+"""A broker that is killed with -9 at a named place (docs/decisions/0022-tiered-storage.md, "What a crash leaves").
 
 The S3 server holds a request, before or after it is applied. The test kills the broker meanwhile, and starts it again.
 For a place that only the local disk shows, the test watches the directory, and looks at what the kill has left.

@@ -19,7 +19,7 @@ from stablelog.log.partition import Isolation, Partition
 from stablelog.log.remote_tier import RemoteTier
 from stablelog.wire.api import ApiKey
 
-# name -> (type, help, label names). docs/guides/operating.md lists the metrics, and a test compares that list with this table.
+# name -> (type, help, label names). docs/reference/metrics.md is generated from this table.
 METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "stablelog_requests": ("counter", "Requests that the broker answered, by API.", ("api",)),
     "stablelog_appended_bytes": ("counter", "Bytes of record batches that producers sent.", ()),

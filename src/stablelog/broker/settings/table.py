@@ -1,7 +1,7 @@
 """The table of all settings of brokers and topics.
 
 Kafka's settings keep Kafka's names and meanings. The names of all other settings begin with `stablelog.`.
-docs/guides/operating.md lists all settings, and a test compares that list with this table.
+docs/reference/settings.md is generated from this table.
 """
 
 from stablelog.broker.settings.acls import ACL_SETTINGS

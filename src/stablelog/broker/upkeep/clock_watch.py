@@ -1,7 +1,7 @@
 """Watch of the machine's wall clock: logs each time that the clock was set.
 
 A clock may be set while the broker runs: by NTP shortly after the machine's start, by an administrator, or by a
-hypervisor. docs/guides/operating.md, "Clocks" says what the broker does then.
+hypervisor. docs/guides/troubleshoot.md, "A clock that is wrong" says what the broker does then.
 """
 
 import logging
