@@ -9,7 +9,17 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("admin.md", "client.md", "tests.md")
+PAGES = (
+    "admin.md",
+    "back-up.md",
+    "client.md",
+    "deploy.md",
+    "secure.md",
+    "size.md",
+    "tests.md",
+    "tiers.md",
+    "troubleshoot.md",
+)
 # Blocks between fences, and indented ones behind an empty line. A paragraph of a list is indented less.
 BLOCK = re.compile(r"^```\w*\n((?:.*\n)*?)^```$|(?<=\n\n)((?:    .*\n|\n)*    .*\n)", re.M)
 taken = set()

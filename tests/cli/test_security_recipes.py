@@ -1,7 +1,6 @@
 """The commands of docs/guides/secure.md do what the document says: a team's broker with TLS, passwords and ACLs."""
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -16,17 +15,20 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.extended
 
-TEXT = documented.page("secure.md")
+TEAM = [
+    *documented.take("secure.md", "umask 077"),
+    *documented.take("secure.md", "export STABLELOG_BOOTSTRAP"),
+]
+(ACLS,) = documented.take("secure.md", "stablelog acls list")
+(QUOTAS,) = documented.take("secure.md", "stablelog quotas list")
 BIN = str(Path(sys.executable).parent)
 TIMEOUT_S = 120
 
 
 def commands(port):
     """The two blocks of the recipe for a team, for this machine and a free port."""
-    section = TEXT[TEXT.index("### A team") : TEXT.index("### The public network")]
-    blocks = re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)
-    assert len(blocks) == 2
-    return [block.replace("log.example.org", "localhost").replace("9094", str(port)) for block in blocks]
+    assert len(TEAM) == 2
+    return [block.replace("log.example.org", "localhost").replace("9094", str(port)) for block in TEAM]
 
 
 def bash(directory, script):
@@ -65,6 +67,10 @@ def test_a_team_has_a_broker_with_tls_passwords_and_acls(tmp_path):
             assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "hello"), (
                 done.stderr + told.read_text()
             )
+            admin = f"export STABLELOG_BOOTSTRAP=localhost:{port} STABLELOG_COMMAND_CONFIG=admin.properties\n"
+            for block in (ACLS, QUOTAS):
+                done = bash(tmp_path, admin + block)
+                assert done.returncode == 0, done.stderr
             denied = bash(
                 tmp_path,
                 f"stablelog topics create others --bootstrap localhost:{port} --command-config alice.properties",

@@ -15,6 +15,8 @@ from tests.secured import PASSWORD, USER, secured
 
 # The modules that run the other blocks.
 OTHERS = (
+    "tests.cli.test_guides",
+    "tests.cli.test_security_recipes",
     "tests.client.copier",
     "tests.client.test_admin",
     "tests.client.test_outcomes",

@@ -4,7 +4,7 @@ from stablelog.batch import compression, records
 from stablelog.broker import topic_names
 from stablelog.broker.apis import config_changes, produce
 from stablelog.broker.fetch import sessions
-from stablelog.broker.monitoring import metrics_server
+from stablelog.broker.monitoring import limited_log, metrics_server
 from stablelog.broker.network import budget
 from stablelog.broker.security import acl_store, client_quotas
 from stablelog.broker.tiering import remote_reads
@@ -63,6 +63,7 @@ CONSTANTS = (
     ("entities with quotas", f"{client_quotas.ENTITY_COUNT_MAX:,}"),
     ("characters of a name in a quota", f"{entities.NAME_SIZE_MAX:,}"),
     ("clients whose rates are measured, for each kind of quota", f"{rates.SENSOR_COUNT_MAX:,}"),
+    ("characters of a line of the log about a client", f"{limited_log.LINE_SIZE_MAX:,}"),
     ("connections to the metrics", f"{metrics_server.CONNECTION_COUNT_MAX}"),
     ("ranges that are loaded from an object store at a time", f"{remote_reads.THREADS}"),
     ("characters of a key in an object store", f"{attempts.KEY_SIZE_MAX}"),

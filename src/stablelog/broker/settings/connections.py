@@ -12,8 +12,8 @@ CONNECTION_SETTINGS: tuple[BrokerSetting, ...] = (
         "max.connections",
         integer(1, INT_MAX),
         "2000",
-        "The number of open connections. The broker closes a further connection immediately. For one listener, with "
-        "listener.name.: the number of its connections, in addition to the limit of the broker.",
+        "The number of open connections. The broker closes a further one immediately. For one listener: the "
+        "number of its connections, in addition to the limit of the broker.",
         per_listener=True,
         dynamic=True,
     ),
@@ -21,8 +21,7 @@ CONNECTION_SETTINGS: tuple[BrokerSetting, ...] = (
         "max.connections.per.ip",
         integer(1, INT_MAX),
         str(INT_MAX),
-        "The number of open connections from one IP address. The broker closes a further connection "
-        "immediately.",
+        "The number of open connections from one IP address. The broker closes a further one immediately.",
         dynamic=True,
     ),
     BrokerSetting(
@@ -36,8 +35,8 @@ CONNECTION_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.max.partitions",
         integer(1, INT_MAX),
         "10000",
-        "The number of partitions of all topics together. An idle partition needs up to two file "
-        "descriptors, and up to four in a commit-ordered topic.",
+        "The number of partitions of all topics together. An idle one needs up to two file descriptors, in a "
+        "commit-ordered topic up to four.",
     ),
     BrokerSetting(
         "connections.max.idle.ms",
@@ -49,9 +48,9 @@ CONNECTION_SETTINGS: tuple[BrokerSetting, ...] = (
         "queued.max.request.bytes",
         integer(1 << 20, LONG_MAX),
         "268435456",
-        "The memory for large requests in flight, in bytes, over all connections. Above this limit "
-        "the broker stops reading large requests until it has answered some. No request may be "
-        "larger. Small requests need further memory: at most 0.6 MiB for each connection, and about 10 KiB for an idle one.",
+        "The memory for large requests in flight over all connections, in bytes. Above it the broker stops "
+        "reading large requests until it has answered some. No request may be larger. Small requests need at "
+        "most 0.6 MiB more for each connection, and about 10 KiB for an idle one.",
     ),
     BrokerSetting(
         "stablelog.request.receive.timeout.ms",

@@ -27,28 +27,28 @@ CONSUMER_GROUP_SETTINGS: tuple[BrokerSetting, ...] = (
         "group.max.size",
         integer(1, INT_MAX),
         "1000",
-        "The number of members of one consumer group. A rebalance holds the event loop once, for about 10 ms with 1,000 "
-        "members. Kafka has no limit by default.",
+        "The number of members of one consumer group. A rebalance holds the event loop once, for about 10 ms "
+        "with 1,000 members. Kafka's default is no limit.",
     ),
     BrokerSetting(
         "group.consumer.session.timeout.ms",
         integer(1, INT_MAX),
         "45000",
-        "The session timeout of the members of consumer groups (group.protocol=consumer): the broker removes a member "
-        "that sends no heartbeat for this time.",
+        "The session timeout of members with `group.protocol=consumer`: the broker removes a member that sends "
+        "no heartbeat for this time.",
     ),
     BrokerSetting(
         "group.consumer.heartbeat.interval.ms",
         integer(1, INT_MAX),
         "5000",
-        "The time after which such a member sends its next heartbeat. A member learns in a heartbeat that it has to give "
-        "away or may take partitions. It must be smaller than group.consumer.session.timeout.ms.",
+        "The time after which such a member sends its next heartbeat, in which it learns its partitions. It "
+        "must be smaller than `group.consumer.session.timeout.ms`.",
     ),
     BrokerSetting(
         "group.consumer.max.size",
         integer(1, INT_MAX),
         "1000",
-        "The number of members of one consumer group with group.protocol=consumer. Kafka has no limit by default.",
+        "The same with `group.protocol=consumer`. Kafka's default is no limit.",
     ),
     BrokerSetting(
         "offsets.retention.minutes",

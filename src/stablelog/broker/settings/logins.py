@@ -58,8 +58,8 @@ LOGIN_SETTINGS: tuple[BrokerSetting, ...] = (
         "sasl.enabled.mechanisms",
         SettingType(_parse_mechanisms, "one or more of " + ", ".join(MECHANISMS)),
         SCRAM_SHA_256,
-        "The mechanisms with which clients of listeners with SASL may log in, with commas between them. Kafka's default is "
-        "GSSAPI, which stablelog does not have.",
+        "The mechanisms with which clients of listeners with SASL may log in. Kafka's default is GSSAPI, which "
+        "stablelog does not have.",
         per_listener=True,
     ),
     *(
@@ -81,8 +81,8 @@ LOGIN_SETTINGS: tuple[BrokerSetting, ...] = (
         MAX_REAUTH,
         integer(0, LONG_MAX),
         "0",
-        "The time after a login, in milliseconds, after which a client must have authenticated again. 0: no limit, except "
-        "for the time at which a token expires.",
+        "The time after a login, in milliseconds, after which a client must have authenticated again. 0: no "
+        "limit but that of a token.",
         per_listener=True,
     ),
     *(
@@ -90,7 +90,7 @@ LOGIN_SETTINGS: tuple[BrokerSetting, ...] = (
             mechanism_setting(mechanism, MAX_REAUTH),
             integer(-1, LONG_MAX),
             "-1",
-            f"`{MAX_REAUTH}` for clients that log in with {mechanism}. -1: the value of `{MAX_REAUTH}`.",
+            f"`{MAX_REAUTH}` for logins with {mechanism}. -1: its value.",
             per_listener=True,
         )
         for mechanism in MECHANISMS
@@ -105,8 +105,7 @@ LOGIN_SETTINGS: tuple[BrokerSetting, ...] = (
         "sasl.server.max.receive.size",
         integer(256, INT_MAX),
         "65536",
-        "The largest request before the login, in bytes. Requests before the login have 16 MiB of memory of their own, and "
-        "no request before the login may be larger.",
+        "The largest request before the login, in bytes. All these requests have 16 MiB of memory of their own.",
     ),
     BrokerSetting(
         "sasl.oauthbearer.jwks.endpoint.url",

@@ -45,8 +45,8 @@ SECURITY_SETTINGS: tuple[BrokerSetting, ...] = (
         "advertised.listeners",
         OPTIONAL_ADDRESSES,
         "",
-        "The addresses that clients use after the first connection, by the names of the listeners. A listener that is not "
-        "named advertises the address on which it listens.",
+        "The addresses that clients use after the first connection, by the names of the listeners. The others "
+        "advertise the address on which they listen.",
     ),
     BrokerSetting(
         "listener.security.protocol.map",
@@ -64,8 +64,8 @@ SECURITY_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.listeners.allow.unauthenticated",
         boolean(),
         "false",
-        "Whether a listener that does not authenticate its clients, or the metrics, may listen on an address that other "
-        "machines reach. Everyone on the network could then do everything, or read the metrics.",
+        "Whether a listener that does not authenticate its clients, or the metrics, may listen on an address "
+        "that other machines reach. Everyone there may then do everything, or read the metrics.",
     ),
     # TLS
     BrokerSetting(
@@ -79,8 +79,8 @@ SECURITY_SETTINGS: tuple[BrokerSetting, ...] = (
         "ssl.keystore.location",
         FILE,
         "",
-        "The file with the broker's private key and its certificate, followed by the certificates of intermediate "
-        "authorities. The broker notices a change of the file, and uses it for new connections.",
+        "The file with the broker's private key, its certificate, and the certificates of intermediate "
+        "authorities. The broker uses a changed file for new connections.",
         per_listener=True,
     ),
     BrokerSetting(

@@ -35,8 +35,8 @@ SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.disk.reserve.bytes",
         integer(0, LONG_MAX),
         str(64 << 20),
-        "The size of the file `disk-reserve`. The broker uses this space for the ends of "
-        "transactions, retention and deletions when the disk is full. 0: no reserve.",
+        "The size of the file `disk-reserve`, whose space the broker uses on a full disk for the ends of "
+        "transactions, retention and deletions. 0: no reserve.",
     ),
     *LOG_SETTINGS,
     *TRANSACTION_SETTINGS,

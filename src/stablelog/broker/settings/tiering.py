@@ -49,9 +49,8 @@ TIERING_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.remote.drop.aborted",
         boolean(),
         "false",
-        "Whether copies of segments in the object store lack the records of aborted transactions. A read-uncommitted "
-        "consumer then misses these records once they are only in the object store. A commit-ordered topic cannot have "
-        "this setting.",
+        "Whether copies of segments in the object store lack the records of aborted transactions. A read- "
+        "uncommitted consumer then misses them. A commit-ordered topic cannot have this setting.",
         topic="stablelog.remote.drop.aborted",
         dynamic=True,
     ),
@@ -59,10 +58,9 @@ TIERING_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.local.drop.aborted",
         boolean(),
         "false",
-        "Whether the broker removes the records of aborted transactions from sealed segments on the local disk. In a "
-        "topic with tiered storage, it removes them from a segment only after it has copied the segment. A "
-        "read-uncommitted consumer then misses these records. A commit-ordered topic cannot have this setting; "
-        "compaction removes these records in any case.",
+        "Whether the broker removes the records of aborted transactions from sealed local segments; with tiered "
+        "storage, after it has copied the segment. A read-uncommitted consumer then misses these records. A "
+        "commit-ordered topic cannot have this setting. Compaction removes them in any case.",
         topic="stablelog.local.drop.aborted",
         dynamic=True,
     ),
@@ -113,36 +111,35 @@ TIERING_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.remote.delete.delay.ms",
         integer(0, LONG_MAX),
         "3600000",
-        "The time between the mark for deletion of a remote segment and the deletion of its objects. Readers that have "
-        "listed the segment before may use it in this time. Each start of the broker begins the time again.",
+        "The time between the mark for deletion of a remote segment and the deletion of its objects, in which "
+        "readers may still use it. It begins again at each start.",
     ),
     BrokerSetting(
         "rlmm.config.remote.log.metadata.topic.num.partitions",
         integer(1, 1000),
         "50",
-        "The number of partitions with which the broker creates `__remote_log_metadata`. The broker creates this topic "
-        "when it has its first tiered partition. The topic keeps its number of partitions.",
+        "The number of partitions with which the broker creates `__remote_log_metadata`, with its first tiered "
+        "partition.",
     ),
     BrokerSetting(
         "stablelog.remote.chunk.bytes",
         integer(4096, INT_MAX),
         str(4 << 20),
-        "The size of the chunks in which log files are read from the object store, and proven, in bytes. A chunk ends "
-        "with a whole batch, so it may be greater by less than one batch. A segment keeps the chunks that it got when it "
-        "was copied. It has at most 513 of them.",
+        "The size of the chunks in which log files are read from the object store and proven, in bytes; greater "
+        "by less than one batch. A segment keeps the chunks of its copy, at most 513.",
     ),
     BrokerSetting(
         "stablelog.remote.cache.memory.bytes",
         integer(0, LONG_MAX),
         str(64 << 20),
-        "The memory for ranges that were read from the object store, in bytes; at least four chunks. More memory is used "
-        "for ranges that one read needs at once, and for up to 16 ranges that are being loaded.",
+        "The memory for ranges from the object store, in bytes; at least four chunks. Ranges that one read "
+        "needs at once, and up to 16 that are being loaded, come on top.",
     ),
     BrokerSetting(
         "stablelog.remote.cache.bytes",
         integer(0, LONG_MAX),
         str(1 << 30),
-        "The disk space for ranges that were read from the object store, in bytes. The ranges are in the directory "
-        "`remote-log-index-cache`, which the broker empties when it starts. 0: ranges are kept only in memory.",
+        "The disk space for ranges from the object store, in bytes, in the directory `remote-log-index-cache`, "
+        "which is emptied at a start. 0: only memory.",
     ),
 )

@@ -35,8 +35,7 @@ LOG_SETTINGS: tuple[BrokerSetting, ...] = (
         "log.segment.bytes",
         integer(1024, INT_MAX),
         "1073741824",
-        "The largest size of a segment, in bytes. The broker begins a new segment before a segment "
-        "becomes larger.",
+        "The largest size of a segment, in bytes.",
         topic="segment.bytes",
         dynamic=True,
     ),
@@ -60,8 +59,7 @@ LOG_SETTINGS: tuple[BrokerSetting, ...] = (
         "log.index.size.max.bytes",
         integer(12, INT_MAX),
         "10485760",
-        "The largest size of an index, in bytes. The broker begins a new segment before an index "
-        "becomes larger.",
+        "The largest size of an index, in bytes. A full index ends its segment.",
         topic="segment.index.bytes",
         dynamic=True,
     ),
@@ -161,16 +159,16 @@ LOG_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.produce.proof",
         choice("full", "header"),
         "full",
-        "What the broker checks of a batch before it appends it. `full`: the header, and the structure of each record, "
-        "for which it decompresses the batch. `header`: the header and the CRC. A batch whose records do not match its "
-        "header then makes its partition unreadable for most clients. Use `header` only if you trust all producers.",
+        "What the broker checks of a batch. `full`: the header and, decompressed, each record. `header`: the "
+        "header and the CRC; a batch with wrong records then makes its partition unreadable for most clients, "
+        "so use it only if you trust all producers.",
     ),
     BrokerSetting(
         "compression.type",
         choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",
-        "The codec of the batches in the log. `producer`: each batch keeps the codec of its producer. The broker "
-        "recompresses a batch of another codec, which takes processor time.",
+        "The codec of the batches in the log. `producer`: that of its producer. The broker recompresses a batch "
+        "of another codec.",
         topic="compression.type",
         dynamic=True,
     ),
@@ -186,8 +184,7 @@ LOG_SETTINGS: tuple[BrokerSetting, ...] = (
         "log.message.timestamp.before.max.ms",
         integer(0, LONG_MAX),
         str(LONG_MAX),
-        "How far a producer's timestamp may be behind the broker's clock. The broker refuses a batch "
-        "with an older timestamp.",
+        "How far a producer's timestamp may be behind the broker's clock. The broker refuses an older one.",
         topic="message.timestamp.before.max.ms",
         dynamic=True,
     ),
@@ -195,9 +192,8 @@ LOG_SETTINGS: tuple[BrokerSetting, ...] = (
         "log.message.timestamp.after.max.ms",
         integer(0, LONG_MAX),
         str(HOUR_MS),
-        "How far a producer's timestamp may be ahead of the broker's clock. The broker refuses a "
-        "batch with a later timestamp, because such a record would protect its segment from retention "
-        "by time.",
+        "How far a producer's timestamp may be ahead of the broker's clock. The broker refuses a later one, "
+        "because the record would protect its segment from retention by time.",
         topic="message.timestamp.after.max.ms",
         dynamic=True,
     ),
@@ -205,25 +201,24 @@ LOG_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.order",
         choice("offset", "commit"),
         "offset",
-        "The order in which read-committed readers get the records of a new topic. `offset`: the "
-        "order of the writes. `commit`: whole transactions, in the order of their commits. It is set "
-        "when a topic is created and cannot change. A commit-ordered topic cannot be compacted.",
+        "The order in which read-committed readers get the records of a new topic, which cannot change. "
+        "`offset`: the order of the writes. `commit`: whole transactions, in the order of their commits. A "
+        "commit-ordered topic cannot be compacted.",
         topic="stablelog.order",
     ),
     BrokerSetting(
         "stablelog.group",
         GROUP_NAME,
         "",
-        "The transaction group of a new topic. Empty: the default group. Only producers whose "
-        "transactional id begins with the group's name and a slash can write to the topic in "
-        "transactions. It is set when a topic is created and cannot change.",
+        "The transaction group of a new topic, which cannot change. Empty: the default group. Only "
+        "transactional ids that begin with the group's name and a slash can write to the topic in transactions.",
         topic="stablelog.group",
     ),
     BrokerSetting(
         "stablelog.snapshot.bytes",
         integer(4096, LONG_MAX),
         "67108864",
-        "The broker writes a snapshot of the producer state after this many bytes of a log. A "
-        "recovery replays at most this many bytes.",
+        "The broker writes a snapshot of the producer state after this many bytes of a log. A recovery replays "
+        "at most as many.",
     ),
 )

@@ -9,9 +9,8 @@ TRANSACTION_SETTINGS: tuple[BrokerSetting, ...] = (
         "producer.id.expiration.ms",
         integer(1, INT_MAX),
         str(DAY_MS),
-        "The broker forgets a producer that has not written for this time, by the broker's clock. "
-        "Until then, each partition keeps 60 to 170 bytes of the producer in memory, and about the "
-        "same on disk in each snapshot.",
+        "The broker forgets a producer that has not written for this time. Until then, each partition keeps 60 "
+        "to 170 bytes of it in memory, and about the same in each snapshot.",
         dynamic=True,
     ),
     BrokerSetting(
@@ -42,15 +41,15 @@ TRANSACTION_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.max.transaction.groups",
         integer(0, 100_000),
         "1000",
-        "The number of transaction groups besides the default group. Each group has a commit log, "
-        "which needs two file descriptors. The broker refuses a further group with POLICY_VIOLATION.",
+        "The number of transaction groups besides the default group. Each needs two file descriptors. The "
+        "broker refuses a further one with POLICY_VIOLATION.",
     ),
     BrokerSetting(
         "stablelog.transaction.strict",
         boolean(),
         "false",
-        "Whether the broker refuses transactions of clients that keep their producer epoch "
-        "(transaction version 1: librdkafka, kafka-python, aiokafka). A request of such a client that "
-        "is delayed in the network could end the client's next transaction.",
+        "Whether the broker refuses transactions of clients that keep their producer epoch (transaction version "
+        "1: librdkafka, kafka-python, aiokafka). A delayed request of such a client could end its next "
+        "transaction.",
     ),
 )
