@@ -6,6 +6,7 @@ from tests.reference_tables import table
 
 def tables() -> dict[str, str]:
     rows = (
-        (f"`{name}`", kind, ", ".join(labels), meaning) for name, (kind, meaning, labels) in METRICS.items()
+        (f"`{name}`", " by ".join([kind, *([", ".join(labels)] if labels else [])]), meaning)
+        for name, (kind, meaning, labels) in METRICS.items()
     )
-    return {"metrics": table(("metric", "kind", "labels", "meaning"), rows)}
+    return {"metrics": table(("metric", "kind and labels", "meaning"), rows)}

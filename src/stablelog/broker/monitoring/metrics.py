@@ -42,7 +42,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "stablelog_partitions": ("gauge", "Partitions of all topics, with internal ones.", ()),
     "stablelog_offline_partitions": (
         "gauge",
-        "Partitions that could not be opened, or that have failed since. The broker's log has the reasons.",
+        "Partitions that could not be opened or have failed. The log has the reasons.",
         (),
     ),
     "stablelog_opening_partitions": (
@@ -53,20 +53,20 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "stablelog_acls": ("gauge", "ACLs of the broker; only with an authorizer.", ()),
     "stablelog_denied_operations": (
         "counter",
-        "Operations that requests asked for and that the client had no right to; only with an authorizer.",
+        "Operations that a client had no right to; only with an authorizer.",
         (),
     ),
     "stablelog_connections": ("gauge", "Open connections.", ()),
     "stablelog_logins": (
         "counter",
-        "Logins of clients, by mechanism and result: `success` or `failure`. Re-authentications count, too.",
+        "Logins and re-authentications, with the result `success` or `failure`.",
         ("mechanism", "result"),
     ),
     "stablelog_fetch_sessions": ("gauge", "Fetch sessions that the broker keeps.", ()),
     "stablelog_scrubbed_bytes": ("counter", "Bytes of segments that the scrub has read.", ()),
     "stablelog_damaged_batches": (
         "gauge",
-        "Batches and whole segments of a partition that are known to be damaged. The broker returns nothing from them.",
+        "Batches and whole segments that are known to be damaged and are not returned.",
         ("topic", "partition"),
     ),
     "stablelog_log_size_bytes": ("gauge", "Size of a partition's log, in bytes.", ("topic", "partition")),
@@ -114,7 +114,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "stablelog_remote_copy_lag_bytes": (
         "gauge",
-        "Size of a partition's segments that wait for their copy to the object store, in bytes.",
+        "Size of these segments, in bytes.",
         ("topic", "partition"),
     ),
     "stablelog_remote_requests": ("counter", "Requests to the object store, by kind.", ("kind",)),
@@ -127,7 +127,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "stablelog_remote_copied_segments": ("counter", "Segments that were copied to the object store.", ()),
     "stablelog_remote_deleted_segments": (
         "counter",
-        "Segments that were deleted from the object store after their deletion was due.",
+        "Segments that were deleted from the object store.",
         (),
     ),
     "stablelog_remote_cache_bytes": (
@@ -148,12 +148,12 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "stablelog_throttled": (
         "counter",
-        "Requests and connections that were throttled because of a quota, by the key of the quota.",
+        "Throttled requests and connections, by the key of the quota.",
         ("quota",),
     ),
     "stablelog_throttle_seconds": (
         "counter",
-        "Sum of the throttle times because of a quota, by the key of the quota.",
+        "Sum of their throttle times, by the key of the quota.",
         ("quota",),
     ),
     "stablelog_measured_clients": ("gauge", "Clients whose rates are measured for a quota.", ()),
