@@ -307,9 +307,7 @@ def test_what_free_space_depends_on_is_written_without_a_free_byte(name, tmp_pat
 
 
 def test_the_document_lists_each_of_these_writes():
-    section = (
-        DOCUMENT.read_text().partition("## Writes on which free space depends\n")[2].partition("\n#")[0]
-    )
+    section = DOCUMENT.read_text().partition("## Writes on which free space depends\n")[2].partition("\n#")[0]
     rows = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
     assert rows[0] == "write"
     assert [row for row in rows[1:] if set(row) != {"-"}] == list(CASES)
