@@ -22,7 +22,7 @@ MODULES = {
     "stablelog": "",
     "stablelog.aio": "The client for asyncio.",
     "stablelog.admin": "The types of administration. The calls are those of `Admin`, the type of `client.admin`.",
-    "stablelog.spark": "See [Spark](../guides/spark.md) for the options of reads and writes.",
+    "stablelog.spark": "See [Spark options](spark-options.md) for the options of reads and writes.",
 }
 MODULES_AND_VERSION = {"admin", "aio", "spark", "__version__"}
 # The areas of administration by their names.

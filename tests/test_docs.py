@@ -38,7 +38,7 @@ MESSAGES = [message_class(key, 0, kind) for key in EXTENSION_MODULES for kind in
 ROOT = Path(__file__).parents[1]
 SETTINGS_PAGE = documented.page("settings.md")
 PROTOCOL = documented.page("protocol.md")
-SPARK = documented.page("spark.md")
+SPARK = documented.page("spark-options.md")
 FRAMEWORKS = {
     "Kafka Streams": apache_kafka.VERSION,
     "Kafka Connect": apache_kafka.CONNECT_VERSION,

@@ -18,13 +18,16 @@ import stablelog
 from examples import change_stream, enrichment, parquet, shop, windowed_counts
 from examples.moved import after
 from stablelog.client.blocking.cluster import LATEST, BlockingCluster
+from tests import documented
 from tests.spark.reading import settled
 from tests.spark.starting import in_time
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.spark]
 EXAMPLES = Path(shop.__file__).parent
-SPARK_DOCUMENT = EXAMPLES.parent / "docs" / "guides" / "spark.md"
+(FLOW,) = documented.take("spark.md", "dp.create_sink")
+(COMMANDS,) = documented.take("spark.md", "spark-pipelines run")
+(CATALOG,) = documented.take("spark.md", "spark.sql.catalogImplementation")
 RUN_S = 800  # A run of the declarative pipeline takes 30 s on an idle machine.
 
 
@@ -211,12 +214,11 @@ def test_a_declarative_pipeline_writes_each_row_once_in_runs_that_follow_killed_
 
 
 def test_the_documents_print_the_declarative_example_as_it_is():
-    section = re.search(r"^## Declarative pipelines\n(.*?)^## ", SPARK_DOCUMENT.read_text(), re.S | re.M)[1]
-    (flow,) = re.findall(r"```python\n(.*?)```", section, re.S)
-    assert flow in (DECLARATIVE / "transformations" / "orders.py").read_text()
-    (command,) = re.findall(r"^    (spark-pipelines .*)$", section, re.M)
+    assert FLOW in (DECLARATIVE / "transformations" / "orders.py").read_text()
+    directory, command = COMMANDS.splitlines()
+    assert directory == f"cd {DECLARATIVE.relative_to(EXAMPLES.parent)}"
     assert f"`{command}`" in (DECLARATIVE / "spark-pipeline.yml").read_text()
-    settings = [line.split() for line in re.findall(r"^ +(spark\..*)$", section, re.M)]
+    settings = [line.split() for line in CATALOG.splitlines()]
     printed = [line.split() for line in (DECLARATIVE / "catalog.conf").read_text().splitlines()]
     assert len(settings) == 3
     assert all(line in printed for line in settings)

@@ -90,7 +90,7 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(kafka, dialect):
 
 
 def test_kafka_offers_no_two_phase_commit(kafka):
-    """When it does, docs/guides/spark.md, "Apache Kafka", has to be thought over."""
+    """When it does, docs/how-it-works/spark-internals.md, "Writes", has to be thought over."""
     with BlockingCluster(kafka.bootstrap) as cluster:
         connection = cluster.any_connection()
         assert connection.supports_api(INIT_PRODUCER_ID, 5)

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pyspark
 import pytest
@@ -17,11 +16,15 @@ import pytest
 import stablelog
 from peers import apache_kafka, delta_lake
 from stablelog.testing.topics import create_topic
+from tests import documented
 from tests.quick_java import QUICK_JAVA
 from tests.spark.starting import in_time
 
 pytestmark = pytest.mark.spark
-DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "spark.md"
+PAGE = documented.page("spark.md")
+PROGRAMS = documented.take("spark.md", "checkpoints/orders") + documented.take(
+    "spark.md", "checkpoints/copies"
+)
 BATCHES = ((0, 1, 2), (3, 4))  # the values of the records that each run of a program finds
 # The end of the program that writes Delta tables: the values in its tables.
 SHOWN = """
@@ -35,8 +38,8 @@ print(json.dumps([[row.value for row in table] for table in tables]))
 
 def program(section, bootstrap, topic):
     """The program of a section, for a broker and a topic of this test."""
-    (prose,) = re.findall(rf"^### {section}\n(.*?)^##", DOCUMENT.read_text(), re.S | re.M)
-    text = "".join(re.findall(r"```python\n(.*?)```", prose, re.S))
+    (prose,) = re.findall(rf"^### {section}\n(.*?)^##", PAGE, re.S | re.M)
+    text = "".join(block for block in re.findall(r"```python\n(.*?)```", prose, re.S) if block in PROGRAMS)
     for printed, here in {
         "127.0.0.1:9092": bootstrap,
         '"subscribe": "orders"': f'"subscribe": "{topic}"',

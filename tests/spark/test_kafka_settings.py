@@ -4,7 +4,6 @@ import logging
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,9 @@ from stablelog.spark.kafka_settings import REFUSED, WITHOUT_EFFECT
 from stablelog.spark.local_session import SETTINGS
 from stablelog.spark.option_table import OPTIONS
 from stablelog.spark.options import read_options, warn_without_effect, write_options
+from tests import documented
 
-DOC = Path(__file__).parents[2] / "docs" / "guides" / "spark.md"
+DOC = documented.page("spark-options.md")
 READ = {"bootstrap": "h:1", "subscribe": "x"}
 WRITE = {"bootstrap": "h:1", "topic": "x"}
 
@@ -109,8 +109,7 @@ def test_a_private_key_that_spark_would_show_is_refused():
 
 def test_the_documented_patterns_hide_options():
     """The form in which Spark Connect logs options was seen in the event log of Spark 4.3."""
-    text = DOC.read_text()
-    pattern = text.partition("'spark.redaction.string.regex=")[2].partition("'\n")[0]
+    pattern = DOC.partition("'spark.redaction.string.regex=")[2].partition("'\n")[0]
     logged = """options {
   key: "kafka.sasl.jaas.config"
   value: "ScramLoginModule required password=\\"secret! \\\\\\"secret!\\";"
@@ -128,7 +127,7 @@ options {
     assert "secret!" not in hidden
     assert 'value: "orders"' in hidden
     pattern = SETTINGS["spark.sql.redaction.options.regex"]
-    assert pattern.replace("|", r"\|") in text
+    assert pattern.replace("|", r"\|") in DOC
     shown = (
         "kafka.ssl.keystore.key",
         "kafka.sasl.jaas.config",

@@ -36,7 +36,7 @@ exec {java} "$@"
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
-# These settings make a Python data source faster; docs/guides/spark.md has the measurements.
+# Most of these settings make a Python data source faster.
 SHUFFLE_PARTITIONS_MAX = 8
 SETTINGS = {
     "spark.buffer.size": "1048576",

@@ -33,7 +33,7 @@ _SIZES = {"": 1, "b": 1} | {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a read or write. docs/guides/spark.md lists all options.
+    """One option of a read or write. docs/reference/spark-options.md lists all options.
 
     Attributes:
         default: the value if the option is not given, as text; empty for no value.

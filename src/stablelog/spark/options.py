@@ -334,7 +334,7 @@ def _unknown(name: str, known: Mapping[str, str]) -> str:
     if not hint and name.startswith("kafka."):
         return (
             f"stablelog has no option {name!r}: of Kafka's client settings it has "
-            f"{', '.join(sorted(option for option in OPTIONS if option.startswith('kafka.')))}; docs/guides/spark.md lists those "
+            f"{', '.join(sorted(option for option in OPTIONS if option.startswith('kafka.')))}; docs/reference/spark-options.md lists those "
             "that have no effect"
         )
     return f"stablelog has no option {name!r}{hint or '; there are ' + ', '.join(OPTIONS)}"

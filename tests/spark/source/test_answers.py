@@ -1,7 +1,6 @@
-"""The table of a log's answers in docs/guides/spark.md: each cell is what a read does, without Spark and without a broker."""
+"""The table of a log's answers in docs/reference/spark-options.md: each cell is what a read does, without Spark and without a broker."""
 
 import json
-from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -16,8 +15,9 @@ from stablelog.spark.source.ranges import Absence, OffsetState
 from stablelog.spark.source.readable_ranges import batch_parts, micro_batch_ranges, parts_of
 from stablelog.spark.source.reader import StablelogStreamReader
 from stablelog.spark.source.resolve import batch_ranges
+from tests import documented
 
-DOCS = Path(__file__).parents[3] / "docs" / "guides" / "spark.md"
+DOCS = documented.page("spark-options.md")
 PLACE, IDS = ("x", 0), {"x": "id"}
 LOG_START, GAP, HOLE, VISIBLE, LOG_END = 10, (20, 30), (40, 45), 60, 80
 # An offset for each answer, and whether a time can stand for it.
@@ -59,7 +59,7 @@ class EverythingLog:
 
 def table():
     """(answer, kind of read, failOnDataLoss, what the cell says)."""
-    lines = DOCS.read_text().splitlines()
+    lines = DOCS.splitlines()
     at = next(place for place, line in enumerate(lines) if line.startswith("| answer |"))
     heads = [cell.strip() for cell in lines[at].split("|")[2:-1]]
     for line in lines[at + 2 :]:

@@ -18,7 +18,8 @@ micro-batch was committed with another plan, the sink raises an error instead of
 
 Spark calls `writer` and `streamWriter` on the driver before each job, and `write` in a Python worker of an executor. It
 calls `commit` and `abort` on the driver, too, but in another process than `writer` and `streamWriter`; for a stream,
-also on another writer object. Source: docs/guides/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
+also on another writer object. Source: docs/reference/spark-options.md, "Exactly once";
+docs/decisions/0006-joint-commit.md.
 """
 
 import uuid
@@ -250,7 +251,7 @@ def _check_broker(options: WriteOptions) -> None:
     if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
         raise RefusedError(
             ErrorCode.unsupported_version,
-            f"{options.bootstrap} is no stablelog broker: it cannot commit the transactions of many tasks as one, which guarantee=exactly-once requires (Kafka's two-phase commit is not sufficient, see docs/guides/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: readers never see rows of failed tasks, but after a crash rows may be repeated, or only a part of a micro-batch may be visible",
+            f"{options.bootstrap} is no stablelog broker: it cannot commit the transactions of many tasks as one, which guarantee=exactly-once requires (Kafka's two-phase commit is not sufficient, see docs/how-it-works/spark-internals.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: readers never see rows of failed tasks, but after a crash rows may be repeated, or only a part of a micro-batch may be visible",
         )
     if options.topic is not None:
         cluster.partition_counts([options.topic])
