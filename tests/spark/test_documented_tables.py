@@ -22,7 +22,8 @@ from tests.spark.starting import in_time
 
 pytestmark = pytest.mark.spark
 PAGE = documented.page("spark.md")
-PROGRAMS = documented.take("spark.md", "checkpoints/orders") + documented.take(
+(STREAM,) = documented.take("spark.md", "checkpoints/orders")
+SINKS = documented.take("spark.md", "def write(batch, batch_id)") + documented.take(
     "spark.md", "checkpoints/copies"
 )
 BATCHES = ((0, 1, 2), (3, 4))  # the values of the records that each run of a program finds
@@ -39,7 +40,9 @@ print(json.dumps([[row.value for row in table] for table in tables]))
 def program(section, bootstrap, topic):
     """The program of a section, for a broker and a topic of this test."""
     (prose,) = re.findall(rf"^### {section}\n(.*?)^##", PAGE, re.S | re.M)
-    text = "".join(block for block in re.findall(r"```python\n(.*?)```", prose, re.S) if block in PROGRAMS)
+    sink, *more = [block for block in SINKS if f"```python\n{block}```" in prose]
+    session = "session(**DELTA)" if "`stablelog.spark.session(**DELTA)`" in prose else "session()"
+    text = "".join([sink, STREAM.replace("session()", session), *more])
     for printed, here in {
         "127.0.0.1:9092": bootstrap,
         '"subscribe": "orders"': f'"subscribe": "{topic}"',

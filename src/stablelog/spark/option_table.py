@@ -177,7 +177,7 @@ OPTIONS: dict[str, Option] = {
         "error",
         _word("error", "latest"),
         READ,
-        "What happens if a partition has no record of that time or later: the query fails, or the partition begins at its end.",
+        "If a partition has no such record, the query fails, or the partition begins at its end.",
     ),
     "endingOffsets": Option(
         "latest",
@@ -199,7 +199,7 @@ OPTIONS: dict[str, Option] = {
         "false",
         boolean(),
         READ,
-        "Whether a batch, and each micro-batch, holds only whole transactions. The topics must be commit-ordered and of one transaction group.",
+        "Whether a batch, and each micro-batch, holds only whole transactions of commit-ordered topics of one transaction group.",
     ),
     "startingCut": Option(
         "", CUT, READ, "With `cut`: the read begins after the transaction with this commit sequence."
@@ -211,7 +211,7 @@ OPTIONS: dict[str, Option] = {
         "false",
         boolean(),
         READ,
-        "Whether the rows have the columns `commitSequence`, `commitTimestamp` and `transactionGroup`. The topics must be commit-ordered.",
+        "Whether rows of commit-ordered topics have the columns `commitSequence`, `commitTimestamp` and `transactionGroup`.",
     ),
     # -- how records are read ----------------------------------------------------------------------------------
     "isolation": Option(
@@ -237,22 +237,22 @@ OPTIONS: dict[str, Option] = {
         "auto",
         _word("auto", "fetch", "files"),
         READ,
-        "`fetch` reads from the brokers, `files` reads the segment files. `auto` reads the files if the process can see them.",
+        "`fetch` reads from the brokers, `files` the segment files. `auto` reads the files if the process can see them.",
     ),
     "checkCrc": Option("true", boolean(), READ, "Whether the read checks the CRC of each record batch."),
     "targetBytesPerTask": Option(
         "",
         SIZE,
         READ,
-        "How many bytes a task reads. By default tasks read less than 128m if cores would be idle otherwise.",
-        "up to 128m",
+        "How many bytes a task reads.",
+        "up to 128m; less if cores would be idle otherwise",
     ),
     "parallelism": Option(
         "",
         COUNT,
         READ,
-        "How many tasks the cluster can run at a time. Tasks read less than 128m so that so many of them are there.",
-        "of the session, or the cores of the driver's machine: see [Tasks and micro-batches](#tasks-and-micro-batches)",
+        "How many tasks the cluster can run at a time. Tasks become smaller so that there are as many.",
+        "see [Tasks and micro-batches](#tasks-and-micro-batches)",
     ),
     "minPartitions": Option(
         "", COUNT, READ, "The least number of tasks. There are fewer if there are fewer records."
@@ -263,7 +263,7 @@ OPTIONS: dict[str, Option] = {
         "",
         COUNT,
         STREAM,
-        "The greatest number of records in a micro-batch. Where the process does not see the files, offsets are counted instead.",
+        "The greatest number of records in a micro-batch; of offsets if records are fetched.",
     ),
     "maxBytesPerTrigger": Option(
         "",
