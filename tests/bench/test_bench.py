@@ -1,11 +1,13 @@
 """Every benchmark runs here in miniature, so that none rots, and its report says what was measured."""
 
+import re
 import struct
 
 import pytest
 
 from bench import aborts, limits, loads, report
 from bench.contestants import KAFKA, OURS
+from tests import documented
 
 
 @pytest.mark.extended
@@ -114,8 +116,37 @@ def test_what_was_not_measured_again_stays_in_the_document(tmp_path):
     assert text.count("Measured on") == 1
 
 
-def test_the_document_has_a_place_for_its_figures():
-    assert report.FIGURES.search(report.DOCUMENT.read_text())
+def rows_of_the_document():
+    """The figures of the document: each row as its cells by their headings."""
+    figures = report.FIGURES.search(report.DOCUMENT.read_text())[0]
+    for lines in re.findall(r"(?:^\|.*\|\n)+", figures, re.M):
+        head, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines.splitlines()]
+        yield from (dict(zip(head, row, strict=True)) for row in rows)
+
+
+def test_the_document_begins_with_figures_of_its_tables():
+    begin = documented.section("What the figures say")
+    shown = re.findall(r"^\| .* \| ([\d.]+) \| [\w' ]+: ([\d.]+) \| ([\d.]+) \|$", begin, re.M)
+    assert len(shown) == 5
+    known = {tuple(row.values())[1:4] for row in rows_of_the_document()}
+    assert set(shown) <= known
+
+
+def test_the_document_names_each_goal_that_was_not_reached():
+    goals = documented.section("What the figures say").partition("| goal |")[2]
+    missed = set()
+    for row in rows_of_the_document():
+        if row.get("wanted"):
+            kind, wanted = row["wanted"].split()
+            shown = row.get("ratio") or row["stablelog"]
+            found = float(shown.replace(",", ""))
+            # The wanted figure of a callback is in milliseconds, and its ratio is to the time by the clock.
+            if "by the clock" not in row and (
+                found < float(wanted) if kind == "≥" else found > float(wanted)
+            ):
+                missed.add(shown)
+    assert len(missed) > 5
+    assert all(re.search(rf"(?<![\d.]){re.escape(shown)}(?![\d.]\d)", goals) for shown in missed), missed
 
 
 def test_a_segment_that_is_not_proven_in_time_is_asked_for_again():
