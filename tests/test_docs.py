@@ -328,6 +328,14 @@ def _modules_named(text):
     }
 
 
+def test_the_map_of_rooms_names_each_package_and_each_module_beside_them():
+    rooms = ARCHITECTURE.split("## The map of rooms")[1].split("\n## ")[0]
+    source = ROOT / "src" / "stablelog"
+    packages = {path.parent.name for path in source.rglob("__init__.py")} - {source.name}
+    modules = {path.name for path in source.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert {name for name in packages | modules if f"`{name}`" not in rooms} == set()
+
+
 @pytest.mark.parametrize("name", sorted(_modules_named(ARCHITECTURE)))
 def test_each_module_that_the_architecture_names_is_there(name):
     source, member = _source_of(name)
