@@ -17,7 +17,7 @@ from stablelog.log.producer_state import snapshots
 from stablelog.tier import manifest
 from tests.reference_tables import table
 
-BROKER, PARTITION = "the broker", "the partition"
+BROKER, PARTITION = "broker", "partition"
 FIELD, FIRST_LINE, FIRST_BYTES = "field `version`", "first line", "first two bytes"
 FIRST_RECORD, FIRST_FIELD = f"{FIELD} of the first record", "first field of the value"
 COMMIT_LOG, OFFSETS_LOG = formats.COMMIT_LOG_VALUES, formats.OFFSETS_LOG_VALUES
