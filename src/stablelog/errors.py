@@ -66,6 +66,8 @@ def _restore(kind: type[StablelogError], args: tuple[Any, ...], attributes: dict
 class RefusedError(StablelogError):
     """The broker has refused a request, or a transaction is aborted. A refused request has changed nothing.
 
+    What to do: correct what the message names.
+
     Args:
         code: Kafka's error code, such as 3 for UNKNOWN_TOPIC_OR_PARTITION.
         message: what was wrong and what to do, for the user.
@@ -95,7 +97,10 @@ class RecordsRefusedError(RefusedError):
 
 
 class OffsetOutOfRangeError(RefusedError):
-    """The requested offset is before the log's start or past its end."""
+    """The requested offset is before the log's start or past its end.
+
+    What to do: choose another offset.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.offset_out_of_range, message)
@@ -103,14 +108,17 @@ class OffsetOutOfRangeError(RefusedError):
 
 class AuthenticationError(RefusedError):
     """Client and broker do not accept each other: the password is wrong, a certificate is not trusted, or the security
-    protocol of the client is not that of the listener. The message says what to change, and contains no secret. A retry
-    cannot help.
+    protocol of the client is not that of the listener. The message contains no secret. A retry cannot help.
+
+    What to do: correct the setting that the message names.
     """
 
 
 class DamageError(StablelogError):
     """Stored bytes are not the ones that were written: a checksum or another check has found this. The message names
     the file and the position, or the partition and the offset.
+
+    What to do: stop, and restore the file.
     """
 
 
@@ -124,6 +132,8 @@ class UnknownFormatError(StablelogError):
     """This release cannot read a file or record, because another version of the program has written it in another form:
     a later release, or a version from before the first release. The message tells which. Nothing of the file was
     changed.
+
+    What to do: start the later release, or copy the records with the old version, as the message says.
 
     This error is not a `DamageError`: code that gets a `DamageError` may rebuild the damaged file, but this file must
     stay as it is.
@@ -190,8 +200,10 @@ def adding_path(place: object) -> Iterator[None]:
 
 
 class UnavailableError(StablelogError):
-    """The disk or the broker failed, so that a call did not succeed. The broker has not acknowledged the request. The
-    same call may succeed later.
+    """No broker answered within the deadline, or the disk or the broker failed, or a broker could not be started. No
+    transaction is committed. A call of `client.admin` or of `reader.commit` may have been carried out.
+
+    What to do: repeat the call later.
     """
 
 
@@ -248,36 +260,43 @@ class ObjectExistsError(StablelogError):
 class DataLossError(StablelogError):
     """Records that the caller asked for were removed: by retention, by DeleteRecords, or because their topic was
     deleted. The message names the offsets, or the commit sequences (numbers of commits), of which records are left.
+
+    What to do: continue with the records that are left. If a call of `commit` raises this error, the transaction is
+    committed: do not write its records again.
     """
 
 
 class FencedError(StablelogError):
     """Another broker has taken over the object store, or another producer the transactional id. The later broker has a
     greater broker epoch, a number that each start of a broker takes in the store; the later producer has a greater
-    producer epoch. The process that gets this error must stop. It has changed nothing since it was replaced.
+    producer epoch. The process has changed nothing since it was replaced.
+
+    What to do: stop.
     """
 
 
 class ProducerFencedError(RefusedError, FencedError):
     """The producer cannot continue its transaction, which has ended before the producer ended it: another producer has
-    taken the transactional id over, or the transaction was open for longer than its timeout.
+    taken the transactional id over, or the transaction was open for longer than its timeout. A transaction of
+    `client.transaction` raises `TransactionAbortedError` instead.
+
+    What to do: stop.
     """
 
 
 class TransactionAbortedError(RefusedError, UnavailableError):
     """A transaction of the native client is aborted, and the reason does not lie in its records: its timeout, a broker
-    that did not respond, another producer that has fenced it, or a call of `abort`. None of its records is committed,
-    so the program can write it again.
+    that did not respond, another producer that has fenced it, or a call of `abort`. None of its records is committed.
+
+    What to do: write the transaction again.
     """
 
 
 class OutcomeUnknownError(StablelogError):
-    """The client has requested the commit of a transaction, and does not know whether it is committed. Call `commit` of
-    the transaction again: it returns the outcome. A program that instead writes the records in another transaction may
-    write them twice.
+    """The client has requested the commit of a transaction, and does not know whether it is committed. This error is
+    not an `UnavailableError`: a program that writes the records again may write them twice.
 
-    This error is not an `UnavailableError`, so that a program that repeats its work after an UnavailableError does not
-    repeat a committed transaction.
+    What to do: call `commit` of the attribute `transaction` again, until it returns or raises another error.
 
     Attributes:
         transaction: the transaction, whose `commit` can be called again; None in a copy of the error that was sent to
@@ -329,6 +348,8 @@ class NotLoadedError(StablelogError):
 class UsageError(StablelogError):
     """An argument or a setting is unknown or out of range. The message names it, and its valid range or the nearest valid
     name. Nothing was done.
+
+    What to do: correct the program.
     """
 
 

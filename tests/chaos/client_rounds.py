@@ -3,7 +3,7 @@
 python -m tests.chaos.client_rounds --face threads|asyncio [--seed FIRST] [--rounds N] [--keep DIR]
 
 In each round, processes write transactions to a topic (client_writer.py), and members of a group copy the topic (the
-program of docs/guides/client.md). All requests go through two proxies: one loses, duplicates, delays and fails requests, and one
+program of docs/reference/client.md). All requests go through two proxies: one loses, duplicates, delays and fails requests, and one
 cuts connections after any byte. Meanwhile the broker is killed and stopped, writers and copiers are killed and stopped,
 and copiers join and leave. Then the harm ends, the writers end, and the oracle compares what each writer was told with what
 a reader of committed records sees:

@@ -1,4 +1,4 @@
-"""A process that copies topics exactly once, as Kafka's TransactionalMessageCopier does: the programs of docs/guides/client.md.
+"""A process that copies topics exactly once, as Kafka's TransactionalMessageCopier does: the programs of docs/reference/client.md.
 
 python -m tests.client.copier BOOTSTRAP SOURCE TARGET GROUP threads|asyncio
 """

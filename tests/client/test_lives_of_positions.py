@@ -145,7 +145,7 @@ class Life:
             reader.close()
 
     def take(self, reader, count_max):
-        """Read so many transactions. After a loss, begin again without a position, as docs/guides/client.md says."""
+        """Read so many transactions. After a loss, begin again without a position, as docs/reference/client.md says."""
         try:
             for _ in range(count_max):
                 one = next(reader, None)

@@ -1,4 +1,4 @@
-"""What a program is told after a failure, by call and failure: the table of docs/guides/client.md, row by row, and its loops."""
+"""What a program is told after a failure, by call and failure: the table of docs/reference/client.md, row by row, and its loops."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Forks, signals, threads, event loops and the end of a process: the table of docs/guides/client.md, row by row."""
+"""Forks, signals, threads, event loops and the end of a process: the table of docs/reference/client.md, row by row."""
 
 import asyncio
 import json

@@ -145,7 +145,7 @@ def _of_environment() -> dict[str, str]:
     beginnings = tuple(map(variable_of, PREFIXES))
     for given in os.environ:
         if given.startswith(beginnings) and given not in variables:
-            hint = did_you_mean(given, variables) or "; docs/guides/client.md lists the settings"
+            hint = did_you_mean(given, variables) or "; docs/reference/client.md lists the settings"
             raise UsageError(f"the environment variable {given} is not that of a security setting{hint}")
     return {name: value for variable, name in variables.items() if (value := os.environ.get(variable))}
 

@@ -274,7 +274,7 @@ class _Values:
         self._texts: dict[str, str] = {}
         # The options of the object store, without their prefix. They are not in the table: each store has its own.
         self.store: dict[str, str] = {}
-        # The settings of TLS and SASL. They are not in the table: docs/guides/client.md lists them.
+        # The settings of TLS and SASL. They are not in the table: docs/reference/client.md lists them.
         self.security: dict[str, str] = {}
         wanted = set(where.split(", "))
         names = sorted((name.lower(), text) for name, text in given.items())

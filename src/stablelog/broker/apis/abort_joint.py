@@ -25,7 +25,10 @@ from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import JointName
 
 # While the disk is full, a request is served only if it ends an open transaction.
-WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+WHILE_FULL = WhileFull(
+    ErrorCode.coordinator_load_in_progress,
+    exception="An AbortJoint that aborts an open transaction is served.",
+)
 API = ServedApi(
     ApiKey.ABORT_JOINT,
     first_version=0,

@@ -44,7 +44,10 @@ from stablelog.wire.extension.children import JointName
 
 PARTITION_CODES = NAMES_ONLY
 # While the disk is full, a request is served only if it ends an open transaction.
-WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+WHILE_FULL = WhileFull(
+    ErrorCode.coordinator_load_in_progress,
+    exception="A CommitJoint without `group_offsets` is served if it commits at least one open transaction, and so is a retry of it.",
+)
 API = ServedApi(
     ApiKey.COMMIT_JOINT,
     first_version=0,

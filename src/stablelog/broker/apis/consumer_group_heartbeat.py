@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from kio.schema.consumer_group_heartbeat.v1.response import ConsumerGroupHeartbeatResponse
 
 # Only for a member that joins.
-WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress, is_served_from_half=True)
+WHILE_FULL = WhileFull(
+    ErrorCode.coordinator_load_in_progress,
+    is_served_from_half=True,
+    exception="Only the request of a member that joins is refused.",
+)
 API = ServedApi(
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     first_version=0,

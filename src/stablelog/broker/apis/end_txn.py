@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from kio.schema.end_txn.v5.response import EndTxnResponse
 
 # While the disk is full, a request is served only if it ends an open transaction.
-WHILE_FULL = WhileFull(ErrorCode.coordinator_load_in_progress)
+WHILE_FULL = WhileFull(
+    ErrorCode.coordinator_load_in_progress,
+    exception="An EndTxn that ends an open transaction is served, and so is a retry of it.",
+)
 API = ServedApi(
     ApiKey.END_TXN,
     first_version=0,

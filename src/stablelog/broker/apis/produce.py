@@ -51,7 +51,9 @@ from stablelog.wire.produce import (
 )
 
 PARTITION_CODES = COMMON._replace(storage_error_since=4)
-WHILE_FULL = WhileFull(ErrorCode.kafka_storage_error)
+WHILE_FULL = WhileFull(
+    ErrorCode.kafka_storage_error, exception="Before v4 the code is NOT_LEADER_OR_FOLLOWER."
+)
 # ApiVersions names Produce from version 0, as Kafka does: without version 0, librdkafka before 2.11.1 would not
 # compress. Requests below version 3 are refused: only record batches of version 2 are accepted, and these need
 # version 3.

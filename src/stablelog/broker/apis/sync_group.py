@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 # After this code the member sends JoinGroup. The broker refuses this JoinGroup, and the member waits before it retries.
-WHILE_FULL = WhileFull(ErrorCode.rebalance_in_progress, is_served_from_half=True)
+WHILE_FULL = WhileFull(
+    ErrorCode.rebalance_in_progress, is_served_from_half=True, exception="The member then joins again."
+)
 API = ServedApi(
     ApiKey.SYNC_GROUP,
     first_version=0,

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 PARTITION_CODES = COMMON
 # While the disk is full, a request is served only if it ends an open transaction.
-WHILE_FULL = WhileFull(ErrorCode.kafka_storage_error)
+WHILE_FULL = WhileFull(
+    ErrorCode.kafka_storage_error, exception="A marker that ends an open transaction is served."
+)
 API = ServedApi(
     ApiKey.WRITE_TXN_MARKERS,
     first_version=1,

@@ -54,10 +54,12 @@ class WhileFull(NamedTuple):
             send because it has no transactional id.
         is_served_from_half: whether the API is served nevertheless as long as half of the disk reserve, the space that
             the broker keeps for this case, is left.
+        exception: which requests are served nevertheless, or get another code (docs/reference/protocol.md).
     """
 
     code: ErrorCode
     is_served_from_half: bool = False
+    exception: str = ""
 
 
 Result = TypeVar("Result")

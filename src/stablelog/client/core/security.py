@@ -42,7 +42,7 @@ TOKEN_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 OF_TOKENS: Final = frozenset(
     {TOKEN_URL, TOKEN_FUNCTION, CLIENT_ID, CLIENT_SECRET, SCOPE, TOKEN_HANDLER, TOKEN_METHOD}
 )
-# Each setting, and its meaning for users (docs/guides/client.md).
+# Each setting, and its meaning for users (docs/reference/client.md).
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "security.protocol": "`PLAINTEXT` (default), `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`, as the listener of the broker.",
@@ -223,7 +223,7 @@ class _Reader:
             if known not in SETTINGS:
                 hint = did_you_mean(self._named(name), map(self._named, (*SETTINGS, *ALIASES)))
                 raise UsageError(
-                    f"the security setting {prefix}{name} is unknown{hint or '; docs/guides/client.md lists the settings'}"
+                    f"the security setting {prefix}{name} is unknown{hint or '; docs/reference/client.md lists the settings'}"
                 )
             if known in self._values:
                 raise self._refusal(f"{known} is given twice: as {name}, and by its other name. Give it once")

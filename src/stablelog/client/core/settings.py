@@ -122,3 +122,12 @@ READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "retry.backoff.ms": _milliseconds(0),
     "retry.backoff.max.ms": _milliseconds(0),
 }
+# The meaning of each setting for users (docs/reference/client.md).
+MEANINGS: Final[dict[str, str]] = {
+    "client.id": "The name of the client in the broker's log, metrics and quotas.",
+    "compression.type": "The compression of the batches that the client writes: `none`, `gzip`, `snappy`, `lz4` or `zstd`.",
+    "default.api.timeout.ms": "The same as `deadline`, in milliseconds. Only one of both can be given.",
+    "request.timeout.ms": "How long a broker may take to respond to a request. Then the client closes the connection, and retries.",
+    "retry.backoff.ms": "The pause before the second attempt of a request. Each further pause is twice as long.",
+    "retry.backoff.max.ms": "The longest pause between two attempts.",
+}

@@ -43,7 +43,7 @@ class DescribeCutRequest(ExtensionRequest):
             R that is possible now: the number of the last commit whose own markers, and those of all earlier commits,
             are durable.
         topics: commit-ordered topics (readers get their transactions in the order of their commits), all of one
-            transaction group.
+            transaction group. Other topics get INVALID_REQUEST.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_CUT)
@@ -102,12 +102,16 @@ class DescribeCutResponse(ExtensionResponse):
     commit sequence is the number of a commit in its transaction group, the topics whose commits have one order.
 
     Attributes:
+        error_code: INVALID_REQUEST: the commit sequence is not possible yet. COORDINATOR_LOAD_IN_PROGRESS: a partition
+            that may have lost a commit marker in a crash is still opening. KAFKA_STORAGE_ERROR: such a partition is
+            offline.
         error_message: the error as text; null without an error.
         group: the transaction group of the commit sequences; empty for the default group, and after an error.
         commit_sequence: R: the offsets include the commits up to this commit sequence, and no later ones.
         last_commit_sequence: the commit sequence of the last commit that the coordinator has decided; its markers
             may not be written yet.
-        holders: the markers of commits after R that are not durable yet.
+        topics: the offsets, by topic and partition.
+        holders: the markers of commits after R that are not durable yet, because of which no later R is possible.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_CUT)

@@ -42,7 +42,8 @@ class BeginJointRequest(ExtensionRequest):
 
     Attributes:
         group: the transaction group, the topics whose commits have one order; empty for the default group.
-        key: the name of the writer, such as a streaming query or an application. Each key has its own versions.
+        key: the name of the writer, such as a streaming query or an application, of 1 to 255 bytes. Each key has its own
+            versions.
         version: the number of the joint commit, greater than that of the key's last one. Numbers may be left out.
         run: a text that names one start of the writer, such as a random one. The broker aborts the open children that
             other starts of the writer have in this version, and refuses children that they begin later. Null: the
