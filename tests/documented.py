@@ -14,6 +14,8 @@ PAGES = (
     "back-up.md",
     "client.md",
     "deploy.md",
+    "from-kafka.md",
+    "python-service.md",
     "secure.md",
     "size.md",
     "tests.md",

@@ -7,7 +7,7 @@ import sys
 
 from tests import documented
 
-PROGRAMS = documented.take("client.md", "client.subscribe(", "offsets_of=reader")
+PROGRAMS = documented.take("python-service.md", "client.subscribe(", "offsets_of=reader")
 TIMEOUT_S = 3  # of transactions: a killed copier holds the offsets back for so long
 
 

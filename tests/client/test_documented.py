@@ -20,13 +20,14 @@ OTHERS = (
     "tests.client.copier",
     "tests.client.test_admin",
     "tests.client.test_outcomes",
+    "tests.golden.test_kafka_directory",
     "tests.testing.test_pytest_plugin",
 )
-FACES = documented.take("client.md", "client.read([", "txn.write(")
-(COMMANDS,) = documented.take("client.md", "stablelog topics create")
+FACES = documented.take("python-service.md", "client.read([", "txn.write(")
+(COMMANDS,) = documented.take("python-service.md", "stablelog topics create")
 (LOGIN,) = documented.take("client.md", "SASL_SSL")
-(MANY,) = documented.take("client.md", "txn.write_many(")
-(RESUMED,) = documented.take("client.md", "reader.position")
+(MANY,) = documented.take("python-service.md", "txn.write_many(")
+(RESUMED,) = documented.take("python-service.md", "reader.position")
 
 
 @pytest.fixture(scope="module")

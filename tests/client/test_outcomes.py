@@ -318,7 +318,7 @@ def test_the_table_has_these_rows_and_no_other():
     assert [tuple(line[2:].split(" | ")[1::-1]) for line in table.splitlines()[1:]] == list(ROWS)
 
 
-LOOPS = documented.take("client.md", "write_once")
+LOOPS = documented.take("python-service.md", "write_once")
 LOSSES = {
     "the response to the commit": ("CommitJoint", True),
     "the request for the commit": ("CommitJoint", False),

@@ -1,7 +1,6 @@
 """Settings of the native client by Kafka's names: each has its effect, and a wrong one is refused by name."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,10 @@ from stablelog.batch.header import Codec, headers_in
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.errors import UnavailableError, UsageError
 from stablelog.testing.faulty_broker import FaultyBroker
+from tests import documented
 from tests.client.transactions import create
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "client.md"
+PAGE = documented.page("client.md")
 OWN = (
     "client.id",
     "compression.type",
@@ -76,5 +76,5 @@ def test_batches_are_compressed_and_the_broker_sees_the_client_id():
 
 
 def test_the_page_has_a_row_for_each_setting():
-    table = PAGE.read_text().partition("| setting | default | meaning |\n")[2].partition("\n\n")[0]
+    table = PAGE.partition("| setting | default | meaning |\n")[2].partition("\n\n")[0]
     assert tuple(re.findall(r"^\| `([\w.]+)`", table, re.M)) == OWN

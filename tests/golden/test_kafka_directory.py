@@ -19,6 +19,8 @@ from stablelog.log.model import Isolation, LogConfig, MarkerWrite, Origin
 from stablelog.log.opening import open_partition
 from stablelog.log.producer_state.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
 from stablelog.log.verify import verify_directory
+from tests import documented
+from tests.commands import COMMAND, run
 from tests.golden.kafka_directory import GOLDEN, TOPICS, load_seen, read_partition
 from tests.java.load import Reader, commit_offsets, committed_offset, create_topic, producer, send
 
@@ -288,6 +290,27 @@ def test_what_kafka_had_decided_is_carried_out(data, state, commit):
         offset = committed_offset(broker.bootstrap, "undecided", "everything")
         assert offset == (9 if commit else OFFSET_INVALID)
         reader.close()
+
+
+COPY, START, COMPARE, ALTER = documented.take("from-kafka.md")
+
+
+def test_the_steps_of_the_guide_open_a_directory_of_kafka(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copying, verifying = COPY.replace("/var/lib/kafka/data", str(data)).splitlines()
+    subprocess.run(copying.split(), check=True)
+    verified = run(*verifying.split()[1:])
+    assert verified.returncode == 0, verified.stderr
+    serving = [sys.executable, "-c", COMMAND, *START.split()[1:], "--port", "0", "--json"]
+    with subprocess.Popen(serving, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as broker:
+        try:
+            port = json.loads(broker.stdout.readline())["port"]
+            steps = [*COMPARE.splitlines(), ALTER.replace("orders", next(iter(TOPICS)))]
+            for line in steps:
+                done = run(*line.split()[1:], bootstrap=f"127.0.0.1:{port}")
+                assert done.returncode == 0, (line, done.stderr)
+        finally:
+            broker.terminate()
 
 
 def decide(data, transactional_id, state):

@@ -5,24 +5,18 @@ import inspect
 import re
 import sys
 import typing
+from collections import defaultdict
 from collections.abc import Iterator
-from importlib import import_module
 
-from stablelog.broker import apis
 from stablelog.wire.api import ApiKey
 from stablelog.wire.message_classes import EXTENSION_MODULES
 from stablelog.wire.messages import message_class
 from tests.declared_apis import APIS, CODES, WHILE_FULL
 from tests.reference_tables import table
 
+# What the fields of each response mean that the tables leave out.
+OF_EACH = {"error_code": "", "error_message": "the error as text; null without an error."}
 DESCRIBED = re.compile(r"^    (\w[\w, ]*): (.*(?:\n     .*)*)", re.M)
-
-
-def _title(key: ApiKey) -> str:
-    """What an API does: the first sentence of its module, without the API's name and key."""
-    text = import_module(f"{apis.__name__}.{key.snake_name}").__doc__ or ""
-    line = " ".join(text.partition("\n\n")[0].split()).partition(": ")[2]
-    return line[:1].upper() + line[1:]
 
 
 def _code(code, storage_error_since: int = 0) -> str:
@@ -33,25 +27,29 @@ def _code(code, storage_error_since: int = 0) -> str:
 
 
 def _partition_codes() -> Iterator[tuple[str, ...]]:
+    """The codes, and the APIs that have them."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for api, codes in CODES.items():
         unknown = [code.name.upper() for code in (codes.unknown, codes.unknown_id) if code is not None]
         offline = _code(codes.offline, codes.storage_error_since)
-        yield api, _code(codes.opening), offline, ", ".join(unknown)
+        found[_code(codes.opening), offline, ", ".join(unknown)].append(api.replace(", ", " with "))
+    return ((", ".join(names), *codes) for codes, names in found.items())
 
 
-def _while_full() -> Iterator[tuple[str, str, str]]:
+def _while_full() -> Iterator[tuple[str, ...]]:
+    """The codes and exceptions, and the APIs that have them."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for api, one in WHILE_FULL.items():
-        half = "The request is refused only when half of the reserve is used." if one.is_served_from_half else ""
-        yield api, one.code.name.upper(), f"{half} {one.exception}".strip()
+        half = "Refused only when half of the reserve is used." if one.is_served_from_half else ""
+        found[one.code.name.upper(), f"{half} {one.exception}".strip()].append(api)
+    return ((", ".join(names), *codes) for codes, names in found.items())
 
 
 def _descriptions(kind: type) -> dict[str, str]:
     """What the docstring of a message says of its fields."""
     _, _, text = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     return {
-        name: " ".join(said.split())
-        for names, said in DESCRIBED.findall(text)
-        for name in names.split(", ")
+        name: " ".join(said.split()) for names, said in DESCRIBED.findall(text) for name in names.split(", ")
     }
 
 
@@ -70,6 +68,8 @@ def _fields(kind: type, seen: set[type]) -> Iterator[tuple[str, str, str]]:
     described, hints = _descriptions(kind), typing.get_type_hints(kind, vars(sys.modules[kind.__module__]))
     rows: list[tuple[list[str], list[str], str]] = []
     for field in dataclasses.fields(kind):
+        if described.get(field.name, "") == OF_EACH.get(field.name):
+            continue
         hint, meaning = hints[field.name], described.get(field.name, "")
         if rows and meaning == rows[-1][2]:
             rows[-1][0].append(field.name)
@@ -102,14 +102,14 @@ def _messages(*keys: ApiKey) -> Iterator[tuple[str, str, str, str]]:
 
 def tables() -> dict[str, str]:
     of_apis = (
-        (int(key), ApiKey(key).message_name, f"{versions[0]}-{versions[-1]}", _title(ApiKey(key)))
+        (int(key), ApiKey(key).message_name, f"{versions[0]}-{versions[-1]}")
         for key, api in APIS.items()
         if (versions := api.served_versions)
     )
     head = ("message", "field", "type", "meaning")
     joint = [key for key in EXTENSION_MODULES if "Joint" in ApiKey(key).message_name]
     return {
-        "apis": table(("key", "API", "versions", "what the broker does"), of_apis),
+        "apis": table(("key", "API", "versions"), of_apis),
         "partition-codes": table(("API", "opening", "offline", "unknown"), _partition_codes()),
         "full-disk-codes": table(("API", "code", "exceptions"), _while_full()),
         "joint-messages": table(head, _messages(*map(ApiKey, joint))),

@@ -1,7 +1,6 @@
 """The security settings of a client: each is described, and a wrong one is refused without a secret."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,10 @@ from stablelog.client.core.security import (
     read_security_settings,
 )
 from stablelog.errors import UsageError
+from tests import documented
 from tests.secured import jaas
 
-DOC = Path(__file__).parents[3] / "docs" / "guides" / "client.md"
+DOC = documented.page("client.md")
 SECRET = "s3cr3t-value"
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
 OAUTH = {**SASL, "sasl.mechanism": "OAUTHBEARER"}
@@ -112,8 +112,8 @@ def test_no_setting_is_both_supported_and_not():
 
 
 def test_each_setting_is_described():
-    documented = re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", DOC.read_text(), re.MULTILINE)
-    assert dict(SETTINGS).items() <= dict(documented).items()
+    described = re.findall(r"^\| `([a-z_.]+)` \| (.+) \|$", DOC, re.MULTILINE)
+    assert dict(SETTINGS).items() <= dict(described).items()
     assert set(SECRETS) <= set(SETTINGS)
     for name in SECRETS:
         assert "A secret." in SETTINGS[name]

@@ -35,15 +35,12 @@ class DescribeCommitsRequest(ExtensionRequest):
     """Request for the next transactions of one partition.
 
     Attributes:
-        topic, partition_index: a partition of a commit-ordered topic: its readers get whole transactions in the order
-            of their commits. Another topic gets INVALID_REQUEST.
-        offset: the response leaves out transactions that end at or before this position, which is an offset in that
-            order.
-        commit_sequence: the response leaves out transactions with a lower commit sequence, the number of a commit in
-            its transaction group; -1 to leave out none.
-        count_max: the number of transactions to list. The broker lists at most 1,000.
-        with_outside: whether to list also the ranges of adjacent records outside transactions, with commit sequence -1.
-        max_wait_ms: how long the broker may wait for a transaction to list if there is none.
+        topic, partition_index: a partition of a commit-ordered topic; another topic gets INVALID_REQUEST.
+        offset: a position (an offset in commit order); transactions that end at or before it are not listed.
+        commit_sequence: transactions with a smaller commit sequence are not listed; -1 to list all.
+        count_max: how many transactions to list. The broker lists at most 1,000.
+        with_outside: whether to list ranges of records outside transactions, too, with the commit sequence -1.
+        max_wait_ms: how long the broker waits for a transaction if there is none.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_COMMITS)
@@ -62,10 +59,9 @@ class DescribedCommit(Nested):
     records in the partition are at the offsets [start_offset, end_offset) in the order of the commits.
 
     Attributes:
-        start_offset: the position of its first record.
-        end_offset: the position after its last record.
+        start_offset, end_offset: the positions of its records; `end_offset` is not included.
         commit_sequence: the number of the commit; -1 for records outside transactions.
-        time_ms: when the transaction was committed, by the broker's clock, in ms since 1970.
+        time_ms: when it was committed, by the broker's clock, in ms since 1970.
     """
 
     start_offset: i64 = field(metadata=INT64)
@@ -80,9 +76,8 @@ class DescribeCommitsResponse(ExtensionResponse):
 
     Attributes:
         error_message: the error as text; null without an error.
-        topic_id: the id of the topic, by which the client notices that the topic was deleted and created again.
-        log_start_offset: the first position (an offset in the order of the commits) that can be read.
-        end_offset: the position after the last one that can be read.
+        topic_id: the id of the topic; a later topic of the same name has another one.
+        log_start_offset, end_offset: the positions that can be read; `end_offset` is not included.
         commits: the listed transactions.
     """
 

@@ -37,13 +37,9 @@ class DescribeCutRequest(ExtensionRequest):
     number of a commit in its transaction group).
 
     Attributes:
-        group: the transaction group, the topics whose commits have one order; empty for the default group. Null: the
-            group that the topics belong to.
-        commit_sequence: R, the commit sequence up to which the cut contains the transactions. -1 asks for the greatest
-            R that is possible now: the number of the last commit whose own markers, and those of all earlier commits,
-            are durable.
-        topics: commit-ordered topics (readers get their transactions in the order of their commits), all of one
-            transaction group. Other topics get INVALID_REQUEST.
+        group: the transaction group; empty for the default group. Null: that of the topics.
+        commit_sequence: R, the commit sequence of the cut; -1 for the greatest resolved one.
+        topics: commit-ordered topics of one transaction group. Other topics get INVALID_REQUEST.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_CUT)
@@ -58,11 +54,11 @@ class CutPartition(Nested):
     cut end. (A commit sequence is the number of a commit in its transaction group.)
 
     Attributes:
-        offset: the offset after the last record of these transactions, in the order of the commits.
-        removed_commit_sequence: the greatest commit sequence of a transaction that may have lost records; -1 for none,
-            -2 if that is unknown.
-        torn_commit_sequence: the greatest commit sequence of a torn transaction, one whose beginning retention has
-            removed: readers in commit order can no longer read it as a whole. -1 for none.
+        offset: the offset of the cut in this partition.
+        removed_commit_sequence: the greatest commit sequence of a transaction that may have lost records here; -1 for
+            none, -2 if not known.
+        torn_commit_sequence: the greatest commit sequence of a transaction whose beginning retention has removed, so
+            that it can no longer be read; -1 for none.
     """
 
     partition_index: i32 = field(metadata=INT32)
@@ -87,7 +83,7 @@ class CutHolder(Nested):
     all partitions: until the marker is durable, no response to DescribeCut includes this commit or a later one.
 
     Attributes:
-        transactional_id: the id of the transaction; empty if the broker does not know the id any more.
+        transactional_id: the id of the transaction; empty if the broker does not know it any more.
     """
 
     commit_sequence: i64 = field(metadata=INT64)
@@ -102,16 +98,14 @@ class DescribeCutResponse(ExtensionResponse):
     commit sequence is the number of a commit in its transaction group, the topics whose commits have one order.
 
     Attributes:
-        error_code: INVALID_REQUEST: the commit sequence is not possible yet. COORDINATOR_LOAD_IN_PROGRESS: a partition
-            that may have lost a commit marker in a crash is still opening. KAFKA_STORAGE_ERROR: such a partition is
-            offline.
+        error_code: INVALID_REQUEST: R is not resolved yet. COORDINATOR_LOAD_IN_PROGRESS, KAFKA_STORAGE_ERROR: a
+            partition that may have lost a commit marker in a crash is opening, or is offline.
         error_message: the error as text; null without an error.
-        group: the transaction group of the commit sequences; empty for the default group, and after an error.
-        commit_sequence: R: the offsets include the commits up to this commit sequence, and no later ones.
-        last_commit_sequence: the commit sequence of the last commit that the coordinator has decided; its markers
-            may not be written yet.
+        group: the transaction group of the commit sequences.
+        commit_sequence: R of the returned cut.
+        last_commit_sequence: the commit sequence of the group's last commit; its markers need not be durable yet.
         topics: the offsets, by topic and partition.
-        holders: the markers of commits after R that are not durable yet, because of which no later R is possible.
+        holders: markers that are not durable yet, because of which no later commit sequence is resolved.
     """
 
     __api_key__: ClassVar = i16(ApiKey.DESCRIBE_CUT)

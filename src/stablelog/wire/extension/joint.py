@@ -41,16 +41,13 @@ class BeginJointRequest(ExtensionRequest):
     start of the writer that `run` names, until another start sends such a request for it.
 
     Attributes:
-        group: the transaction group, the topics whose commits have one order; empty for the default group.
-        key: the name of the writer, such as a streaming query or an application, of 1 to 255 bytes. Each key has its own
-            versions.
-        version: the number of the joint commit, greater than that of the key's last one. Numbers may be left out.
-        run: a text that names one start of the writer, such as a random one. The broker aborts the open children that
-            other starts of the writer have in this version, and refuses children that they begin later. Null: the
-            request only asks whether the version is committed, and changes nothing.
-        order: a number by which the broker tells which start of the writer is later: a later start has a greater one.
-            If a start with a greater number has begun this version, the request is refused. So a start that was delayed
-            cannot take the version away from its successor. -1: the start has no such number.
+        group: the transaction group; empty for the default group.
+        key: the name of the writer, 1 to 255 bytes.
+        version: the number of the writer's commit, from 0.
+        run: the start of the writer that sends the request. Null: the request only asks whether the version is
+            committed.
+        order: a number that grows with each start of the writer: a start cannot take over a version from one with a
+            greater order. -1: none.
     """
 
     __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
@@ -71,13 +68,11 @@ class BeginJointResponse(ExtensionResponse):
     Attributes:
         error_message: the error as text; null without an error.
         committed: whether this version of the key, or a later one, is committed. The writer then need not write it.
-        commit_sequence: the number of this version's commit in its transaction group; -1 if the version is open, or is
-            not the last committed one.
-        last_version: the last version of the key that was committed; -1 if none was.
-        committed_run: the run that committed this version; null if the version is open, is not the last committed one,
-            or was committed without a run.
-        digest: the writer's description of what this version contains, from its CommitJoint; null if the version is
-            open, is not the last committed one, or was committed without a digest.
+        commit_sequence: the number of this version's commit in its transaction group; -1 if it is not the last
+            committed version.
+        last_version: the last committed version of the key; -1 if there is none.
+        committed_run, digest: the run and the digest of this version's CommitJoint; null if it had none, or if this is
+            not the last committed version.
     """
 
     __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
@@ -96,10 +91,8 @@ class JointChild(Nested):
     together.
 
     Attributes:
-        transactional_id: the transactional id, which names the writer (key), the number of the joint commit (version)
-            and the start of the writer (run).
-        producer_id: the producer id of the child's records.
-        producer_epoch: the producer epoch of the child's records.
+        transactional_id, producer_id, producer_epoch: the transaction of the child: its transactional id, and the
+            producer of its records.
     """
 
     transactional_id: str = field(metadata=STRING)
@@ -125,17 +118,13 @@ class CommitJointRequest(ExtensionRequest):
     """Request to commit these open transactions as the children of one joint commit: all of them or none.
 
     Attributes:
-        group, key, version: identify the joint commit: its transaction group, the name of its writer, and its number
-            among the writer's joint commits, as in BeginJointRequest.
-        run: the start of the writer that commits. The commit is refused if another start of the writer has begun this
-            version since. Null: any start may commit.
-        retention_ms: how long the broker remembers the key after its last commit, for keys that are used only once; -1
-            for ever.
-        digest: the writer's description of what this commit contains, at most 1,000 bytes. The broker does not
-            interpret it. It returns the digest to a later start of the writer that begins or commits the same version
-            again.
-        children: the transactions; if there are none, only the version of the key and the offsets are recorded.
-        group_offsets: offsets of consumer groups, which take effect with the commit.
+        group, key, version: as in BeginJointRequest.
+        run: the start of the writer that commits. The commit is refused if another one has begun this version since.
+            Null: any start may commit.
+        retention_ms: how long the broker remembers the key after its last commit; -1 for ever.
+        digest: a text of at most 1,000 bytes that describes the contents of the version. The broker only returns it.
+        children: the transactions to commit; may be empty.
+        group_offsets: offsets of consumer groups that are committed with the children.
     """
 
     __api_key__: ClassVar = i16(ApiKey.COMMIT_JOINT)
@@ -155,15 +144,11 @@ class CommitJointResponse(ExtensionResponse):
     none of the transactions was committed or aborted.
 
     Attributes:
-        error_message: the error as text, with the name of the child if a child cannot be committed; null without an
-            error.
-        commit_sequence: the number of the commit in its transaction group; -1 if it is not the last one of the key.
-        committed_run: the start of the writer that has made the commit; null if the commit is not the last one of the
-            key, or was made without a run.
-        digest: the description of the commit's content that its writer has given; null if the commit is not the last
-            one of the key, or has no digest.
-        already: whether this version of the key, or a later one, was committed before. The children of the request are
-            then not part of that commit, unless the request is a repetition.
+        error_message: the error as text, with the name of the child that cannot be committed; null without an error.
+        commit_sequence: the number of the commit in its transaction group; -1 if a later version of the key is
+            committed.
+        already: whether this version of the key, or a later one, was committed before this request.
+        committed_run, digest: as in BeginJointResponse.
     """
 
     __api_key__: ClassVar = i16(ApiKey.COMMIT_JOINT)
@@ -181,11 +166,9 @@ class AbortJointRequest(ExtensionRequest):
     commit is made already.
 
     Attributes:
-        group, key, version: identify the joint commit: its transaction group, the name of its writer, and its number
-            among the writer's joint commits, as in BeginJointRequest.
-        run: a text that names one start of the writer. If it is given, the broker aborts all children that this start
-            has in the version, and refuses children that this start begins in it later. Null: only `children` are
-            aborted.
+        group, key, version: as in BeginJointRequest.
+        run: if it is given, all its children of this version are aborted, and it can begin no more of them. Null: only
+            `children` are aborted.
         children: the transactions to abort.
     """
 
@@ -204,9 +187,8 @@ class AbortJointResponse(ExtensionResponse):
 
     Attributes:
         error_message: the error as text; null without an error.
-        committed: whether this version of the key, or a later one, is committed already.
-        commit_sequence: the number of this version's commit in its transaction group; -1 if the version is not
-            committed, or is not the last committed one.
+        committed, commit_sequence: as in BeginJointResponse. If `committed` is true, no child of this commit was
+            aborted.
     """
 
     __api_key__: ClassVar = i16(ApiKey.ABORT_JOINT)
