@@ -34,7 +34,7 @@ WIDTH = 100
 HEAD = """# The Python API
 
 All public names, drawn from the code by `python -m tests.public_api`. What is not on this page may change without
-notice. [The native client](../guides/client.md), [administration](admin.md) and
+notice. [The native client](client.md), [administration](admin.md) and
 [the pytest plugin](../guides/tests.md) explain how to use them.
 """
 
