@@ -200,10 +200,10 @@ def adding_path(place: object) -> Iterator[None]:
 
 
 class UnavailableError(StablelogError):
-    """No broker answered within the deadline, or the disk or the broker failed, or a broker could not be started. No
-    transaction is committed. A call of `client.admin` or of `reader.commit` may have been carried out.
+    """No broker answered within the deadline, or the disk or the broker failed, or a broker could not be started.
 
-    What to do: repeat the call later.
+    What to do: repeat the call later. No transaction is committed; a call of `client.admin` or of `reader.commit` may
+    have been carried out.
     """
 
 
@@ -261,8 +261,8 @@ class DataLossError(StablelogError):
     """Records that the caller asked for were removed: by retention, by DeleteRecords, or because their topic was
     deleted. The message names the offsets, or the commit sequences (numbers of commits), of which records are left.
 
-    What to do: continue with the records that are left. If a call of `commit` raises this error, the transaction is
-    committed: do not write its records again.
+    What to do: continue with the records that are left. If `commit` raises this error, the transaction is committed: do
+    not write its records again.
     """
 
 
@@ -293,10 +293,10 @@ class TransactionAbortedError(RefusedError, UnavailableError):
 
 
 class OutcomeUnknownError(StablelogError):
-    """The client has requested the commit of a transaction, and does not know whether it is committed. This error is
-    not an `UnavailableError`: a program that writes the records again may write them twice.
+    """The client has requested the commit of a transaction, and does not know whether it is committed.
 
-    What to do: call `commit` of the attribute `transaction` again, until it returns or raises another error.
+    What to do: do not write the records again, which may write them twice. Call `commit` of the attribute `transaction`
+    again, until it returns or raises another error. So the error is no `UnavailableError`.
 
     Attributes:
         transaction: the transaction, whose `commit` can be called again; None in a copy of the error that was sent to
