@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts demo-tiers test test-all coverage night stores mutants check audit bench dist pythons clean
+.PHONY: setup demo demo-cuts demo-tiers picture test test-all coverage night stores mutants check audit bench dist pythons clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -28,6 +28,9 @@ demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spar
 
 demo-tiers: setup  ## the flights in two tiers: read across both, by Spark without a broker, and restored after the disk is lost
 	$(BIN)/python -m demo tiers
+
+picture: setup  ## draw the pictures of README and docs/start again, from what a broker returns and has in its files
+	$(BIN)/python -m demo.pictures
 
 # Two workers for each core: many tests wait for a child process or a client's back-off. A worker that has crashed is not
 # replaced: pytest-xdist 3.8 then waits for ever, with --dist loadgroup.

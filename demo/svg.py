@@ -36,11 +36,12 @@ def text(
     *,
     anchor: str = "start",
     weight: int = 400,
+    outline: str = "white",
 ) -> str:
-    """A line of text. Its white outline keeps it legible where it crosses a line."""
+    """A line of text. Its outline, in the colour of the background, keeps it legible where it crosses a line."""
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' fill='{colour}' "
-        f"text-anchor='{anchor}' paint-order='stroke' stroke='white' stroke-width='4' "
+        f"text-anchor='{anchor}' paint-order='stroke' stroke='{outline}' stroke-width='4' "
         f"stroke-linejoin='round'>{escape(words)}</text>"
     )
 
