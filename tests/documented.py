@@ -14,12 +14,14 @@ PAGES = (
     "back-up.md",
     "client.md",
     "deploy.md",
+    "first-log.md",
     "from-kafka.md",
     "python-service.md",
     "secure.md",
     "size.md",
     "tests.md",
     "tiers.md",
+    "transactions.md",
     "troubleshoot.md",
 )
 # Blocks between fences, and indented ones behind an empty line. A paragraph of a list is indented less.

@@ -1,48 +1,86 @@
-"""What a newcomer types first does what README says."""
+"""README fits on two screens, its figures are those of the pages, and all that it shows runs."""
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests import documented
+from tests.fresh_copy import bash, make_copy
+from tests.mutants import rules
 
-pytestmark = pytest.mark.extended
-
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+LINES_MAX, PROGRAM_LINES_MAX = 120, 8
 TIMEOUT_S = 120
-COMMAND = "import sys; from stablelog.cli.main import run; sys.argv[0] = 'stablelog'; run()"
+SETUP_TIMEOUT_S = 1800
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+COMMANDS = re.findall(r"(?<=\n\n)((?:    .*\n)+)", README)
 
 
-def stablelog(arguments, bootstrap, given=""):
-    """What a command prints."""
-    return subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments.split(), "--bootstrap", bootstrap],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    ).stdout
+def row_of(text, label):
+    """The cells of a row of a table."""
+    (cells,) = re.findall(rf"^\| {re.escape(label)} \| (.*) \|$", text, re.M)
+    return [cell.strip() for cell in cells.split("|")]
 
 
-def test_the_first_log_gives_back_what_went_in(stablelog_broker):
-    (given, produce) = re.findall(r"^    printf '(.*)' \| stablelog (produce .*)$", README, re.M)[0]
-    (consume,) = re.findall(r"^    stablelog (consume .*)$", README, re.M)
-    (create,) = re.findall(r"^    stablelog (topics create .*)$", README, re.M)
-    stablelog(create, stablelog_broker.bootstrap)
-    stablelog(produce, stablelog_broker.bootstrap, given.replace(r"\n", "\n"))
-    until(
-        lambda: stablelog(consume, stablelog_broker.bootstrap) == "hello\nworld\n",
-        "what was committed does not come",
-        patience_s=TIMEOUT_S,
+def test_readme_is_short():
+    assert len(README.splitlines()) <= LINES_MAX
+    assert len(PROGRAMS) == 3
+    for program in PROGRAMS:
+        assert len([line for line in program.splitlines() if line]) <= PROGRAM_LINES_MAX
+
+
+@pytest.mark.parametrize(
+    ("label", "row"),
+    [
+        ("commit of a transaction of one record, 99th percentile", "commit of 1 record, p99 ms"),
+        ("memory of the broker after a load of 200 records/s", "memory after that, MB"),
+        ("start to the first acknowledged record", "start to first acknowledged record, s"),
+        (
+            "transactions of one record from 16 producers, per second",
+            "transactions of 1 record, 16 producers, per s",
+        ),
+        ("**a loss:** fetch of records of 100 B", "fetch 100 B, MB/s"),
+    ],
+)
+def test_each_figure_of_readme_is_one_of_the_benchmarks(label, row):
+    figures = documented.page("benchmarks.md").partition("<!-- figures -->")[2]
+    synced = figures.partition("**Acknowledged on disk")[2].partition("\n**")[0]
+    started = figures.partition("**Start, and nothing to do")[2].partition("\n**")[0]
+    measured = row_of(synced + started, row)
+    assert [cell.split()[0] for cell in row_of(README, label)] == measured[:2]
+
+
+def test_what_readme_calls_a_loss_is_one():
+    ours, kafkas = (
+        float(cell.split()[0]) for cell in row_of(README, "**a loss:** fetch of records of 100 B")
     )
+    assert ours < kafkas
 
 
-def test_the_first_program_runs_and_its_client_complains_of_nothing(tmp_path):
-    (program,) = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+def test_the_figures_of_the_proof_are_those_of_the_tests():
+    text = " ".join(README.partition("## How we know")[2].partition("\n## ")[0].split())
+    count = sum(len(rules.read(path.read_text())) for path in (ROOT / "tests/mutants/rules").glob("*.txt"))
+    assert f"{count} deliberate faults" in text
+    (states,) = re.findall(r"checks all (\d+) states", documented.page("testing.md"))
+    assert f"each of {states} states" in text
+    protocol = documented.page("protocol.md")
+    suites = dict(re.findall(r"^\| (\S+), `[^`]+` \| [\d.]+ \| (\d+ \| \d+ \| \d+) \|$", protocol, re.M))
+    (go, librdkafka, python) = (
+        suites[name].split(" | ")[::2] for name in ("franz-go", "librdkafka", "kafka-python")
+    )
+    assert f"franz-go's has {go[0]} tests passed and {go[1]} failed" in text
+    assert f"librdkafka's {librdkafka[0]} and {librdkafka[1]}" in text
+    assert f"kafka-python's {python[0]} and {python[1]}" in text
+
+
+@pytest.mark.extended
+def test_the_program_of_readme_prints_its_transaction(tmp_path):
+    (program,) = [text for text in PROGRAMS if "client.transaction" in text]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         cwd=tmp_path,
@@ -51,5 +89,42 @@ def test_the_first_program_runs_and_its_client_complains_of_nothing(tmp_path):
         timeout=TIMEOUT_S,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "FAIL" not in done.stderr, "librdkafka complains of a broker that has gone before its client"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 [b'3 chairs']\n", "")
+
+
+@pytest.mark.extended
+def test_the_test_of_readme_passes(tmp_path):
+    (program,) = [text for text in PROGRAMS if "def test_" in text]
+    (tmp_path / "test_shop.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "is_installed",
+    [
+        pytest.param(True, id="prepared"),
+        pytest.param(
+            False, id="from nothing", marks=[pytest.mark.night, pytest.mark.timeout(SETUP_TIMEOUT_S)]
+        ),
+    ],
+)
+def test_the_first_lines_run_in_a_copy_of_the_folder(tmp_path, is_installed):
+    first, second = COMMANDS
+    assert [line.strip() for line in first.splitlines()[:2]] == ["make setup", ". .venv/bin/activate"]
+    copy = make_copy(tmp_path, is_installed=is_installed)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    serve = "stablelog serve --data log\n"
+    assert first.endswith(serve)
+    # The second terminal is the same shell. `consume` returns when it has all that was committed before.
+    script = f"{first.replace(serve, f'{serve.strip()} --port {port} &')}\n{second}"
+    printed = bash(script, copy, port, SETUP_TIMEOUT_S if not is_installed else TIMEOUT_S)
+    assert printed.endswith("hello\nworld\n")

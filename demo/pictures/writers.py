@@ -136,6 +136,7 @@ class Writers:
             "bootstrap.servers": self.broker.bootstrap,
             "group.id": "reader",
             "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "log_level": 0,

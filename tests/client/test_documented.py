@@ -21,6 +21,7 @@ OTHERS = (
     "tests.client.test_admin",
     "tests.client.test_outcomes",
     "tests.golden.test_kafka_directory",
+    "tests.test_start",
     "tests.testing.test_pytest_plugin",
 )
 FACES = documented.take("python-service.md", "client.read([", "txn.write(")

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -43,10 +42,9 @@ OTHERS = ("tests.spark.test_documented_tables", "tests.examples.test_examples")
 
 def programs():
     """By document: its program, and the topic that the program copies to the topic `copies`."""
-    (indented,) = re.findall(
-        r"^    import stablelog\n(?:    .*\n|\n)+", (ROOT / "README.md").read_text(), re.M
-    )
-    return {GUIDE: (COPY, "orders"), "README.md": (textwrap.dedent(indented), "greetings")}
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (stream,) = [program for program in programs if "spark" in program]
+    return {GUIDE: (COPY, "orders"), "README.md": (stream, "greetings")}
 
 
 @pytest.fixture(scope="module")
