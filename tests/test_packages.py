@@ -2,12 +2,15 @@
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from tests.commands import ROOT
+from tests.fresh_copy import bash
+from tests.test_readme import COMMANDS, README
 
 pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("packages"), pytest.mark.timeout(600)]
 
@@ -186,6 +189,19 @@ def test_the_extra_cli_brings_the_commands(everything):
     assert (done.returncode, "topics" in done.stdout) == (0, True)
     done = everything.stablelog("topics", "list", "--bootstrap", "127.0.0.1:1", "--timeout", "0.1")
     assert (done.returncode, "no broker responds" in done.stderr) == (3, True), done.stderr
+
+
+def test_the_first_lines_of_readme_run_from_the_wheel(everything, tmp_path):
+    everything.install("[cli]")
+    assert "`pip install 'stablelog[cli]'` takes the place of `make setup`" in README
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    lines = [line.strip() for block in COMMANDS for line in block.splitlines()]
+    serve = lines.index("stablelog serve --data log")
+    lines[serve] += f" --port {port} &"
+    typed = [line for line in lines if line.startswith(("stablelog", "printf"))]
+    printed = bash("\n".join([f". {everything.bin}/activate", *typed]), tmp_path, port, 300)
+    assert printed.endswith("hello\nworld\n")
 
 
 def test_the_extra_store_brings_object_stores(everything):
