@@ -87,7 +87,9 @@ def test_a_manifest_whose_part_is_missing_is_damaged_and_says_which(state, disk)
     record(state, 0, new=(0,))
     disk.remove(DIRECTORY / part_name(0))
     path = DIRECTORY / REMOTE_MANIFEST_FILE
-    with pytest.raises(DamageError, match=f"^{path} is damaged: the manifest's part {part_name(0)} is missing"):
+    with pytest.raises(
+        DamageError, match=f"^{path} is damaged: the manifest's part {part_name(0)} is missing"
+    ):
         state.read_manifest()
 
 
@@ -96,7 +98,9 @@ def test_a_damaged_part_is_refused_by_the_manifest_and_its_file(state, disk, num
     record(state, 0, 1, new=(0, 1))
     disk.write_atomic(DIRECTORY / part_name(number), PARTS[number][1][:-1])
     path = DIRECTORY / REMOTE_MANIFEST_FILE
-    with pytest.raises(DamageError, match=f"^{path} is damaged: the manifest's part {part_name(number)} is damaged: "):
+    with pytest.raises(
+        DamageError, match=f"^{path} is damaged: the manifest's part {part_name(number)} is damaged: "
+    ):
         state.read_manifest()
 
 

@@ -90,7 +90,9 @@ def test_a_manifest_without_the_state_of_its_topic_is_refused():
 def test_a_prefix_of_another_program_is_refused_by_its_key(content):
     requests, found = prefix()
     requests.objects["cluster"] = content
-    with pytest.raises(UsageError, match="the object sim://store/cluster was not written by a cluster of stablelog"):
+    with pytest.raises(
+        UsageError, match="the object sim://store/cluster was not written by a cluster of stablelog"
+    ):
         found.cluster_id()
 
 

@@ -192,7 +192,8 @@ def test_a_damaged_log_object_is_refused_by_its_key(at):
     content[at] ^= 0x7F
     tiered.objects[key] = bytes(content)
     with pytest.raises(
-        DamageError, match=r"t\.t/.*\.log is damaged: the \d+ bytes at byte 0 do not match the CRC in the manifest: "
+        DamageError,
+        match=r"t\.t/.*\.log is damaged: the \d+ bytes at byte 0 do not match the CRC in the manifest: ",
     ):
         tiered.read(0)
 

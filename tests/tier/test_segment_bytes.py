@@ -88,7 +88,9 @@ def test_an_object_of_indexes_of_another_segment_is_refused_by_its_key(other):
     tiered = written(61, aborting=(0, 1, 2))
     objects = keys(tiered, INDEXES)
     tiered.objects[objects[1]] = tiered.objects[objects[other]]
-    with pytest.raises(DamageError, match=rf"{objects[1]} is damaged: the .* do not match the CRC in the manifest"):
+    with pytest.raises(
+        DamageError, match=rf"{objects[1]} is damaged: the .* do not match the CRC in the manifest"
+    ):
         tiered.read(BATCH_COUNT)
     tiered.read(BATCH_COUNT, isolation=Isolation.READ_UNCOMMITTED)
 
@@ -325,7 +327,8 @@ def test_an_index_is_proven_by_the_crc_of_its_bytes():
     wanted = ObjectRange("key", 7, 3, RangeProof(0x364B3FB7))
     check_proof(b"abc", wanted, "u")
     with pytest.raises(
-        DamageError, match=r"^u/key is damaged: the 3 bytes at byte 7 do not match the CRC in the manifest\. Restore"
+        DamageError,
+        match=r"^u/key is damaged: the 3 bytes at byte 7 do not match the CRC in the manifest\. Restore",
     ):
         check_proof(b"abd", wanted, "u")
 

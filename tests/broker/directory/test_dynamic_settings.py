@@ -107,7 +107,10 @@ def test_a_file_that_was_written_and_is_lost_is_refused_by_name():
     disk, stored = fresh()
     stored.store({})
     disk.remove(stored.path)
-    with pytest.raises(DamageError, match=r"^/data/broker.json, .*the file is missing. Restore the file; or, to start without its content, remove"):
+    with pytest.raises(
+        DamageError,
+        match=r"^/data/broker.json, .*the file is missing. Restore the file; or, to start without its content, remove",
+    ):
         stored.load()
     disk.write_atomic(META, META_CONTENT)
     assert stored.load() == NOTHING, "as the message says"

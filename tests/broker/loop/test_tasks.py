@@ -106,9 +106,9 @@ def test_work_that_is_done_again_and_again_bears_expected_errors(caplog):
         assert found.tasks.error_counts == {}
 
     run(conversation())
-    assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == ["the broker's task 'retention'"] * 2, (
-        "once until it works again"
-    )
+    assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == [
+        "the broker's task 'retention'"
+    ] * 2, "once until it works again"
 
 
 def test_the_pause_before_the_next_step_may_depend_on_the_last_one():

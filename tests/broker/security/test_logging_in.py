@@ -190,7 +190,10 @@ def test_failures_are_answered_late_counted_and_logged(tmp_path, caplog):
         "a login of user 'carol' from 198.51.100.7 with PLAIN has failed: wrong user name or password"
         in caplog.text
     )
-    assert "with OAUTHBEARER has failed: a bearer token is refused: the token is not a JSON web token" in caplog.text
+    assert (
+        "with OAUTHBEARER has failed: a bearer token is refused: the token is not a JSON web token"
+        in caplog.text
+    )
     assert "secret" not in caplog.text
 
 

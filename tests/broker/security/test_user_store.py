@@ -153,7 +153,11 @@ def changed(content, change):
 @pytest.mark.parametrize(
     ("content", "error", "why"),
     [
-        (None, DamageError, "the file is missing. Restore the file; or, to start without its content, remove"),
+        (
+            None,
+            DamageError,
+            "the file is missing. Restore the file; or, to start without its content, remove",
+        ),
         (lambda _old: b"", DamageError, "CRC"),
         (lambda old: old.replace(b"alice", b"malice"), DamageError, "CRC"),
         (lambda old: changed(old, lambda members: members.pop("secret")), DamageError, "does not hold users"),

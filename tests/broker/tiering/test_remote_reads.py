@@ -295,7 +295,9 @@ def test_the_log_object_of_another_segment_is_refused_by_its_name_once(caplog):
         assert len(content) == len(reader.requests.objects[key])
         reader.requests.objects[key] = content
         for _ in range(2):
-            with pytest.raises(DamageError, match=f"{key} is damaged: the .* do not match the CRC in the manifest"):
+            with pytest.raises(
+                DamageError, match=f"{key} is damaged: the .* do not match the CRC in the manifest"
+            ):
                 await reader.read(0, Isolation.READ_UNCOMMITTED)
             assert reader.cache.memory_size == 0, "the bytes are not kept"
         assert await reader.read(2) == (4, [])

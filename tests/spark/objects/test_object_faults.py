@@ -81,7 +81,9 @@ def test_a_changed_base_offset_is_found_by_the_crc_of_the_headers(s3, topic):
     key = log_key(server, topic, 1)
     content = server.objects[key]
     server.objects[key] = flipped(content, starts(content)[1] + 7)
-    with pytest.raises(DamageError, match=r"batch headers in the object|do not match the CRC in the manifest") as error:
+    with pytest.raises(
+        DamageError, match=r"batch headers in the object|do not match the CRC in the manifest"
+    ) as error:
         rows({**options, "subscribe": topic}, "offset")
     assert key.removeprefix("prefix/") in str(error.value)
 
