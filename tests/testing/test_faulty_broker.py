@@ -181,7 +181,7 @@ def test_a_fault_that_does_not_happen_is_told(faults):
             lambda faults: faults.fail("Metadata", "NOT_CONTROLLER"),
             "a response of Metadata cannot report an error",
         ),
-        (lambda faults: faults.delay("end_txn", count=0), "count=0 is not valid: 1 or more"),
+        (lambda faults: faults.delay("end_txn", count=0), "count=0 is not valid: the count must be 1 or more"),
     ],
 )
 def test_a_fault_that_cannot_be_is_refused_at_once(request_fault, message):
@@ -190,7 +190,7 @@ def test_a_fault_that_cannot_be_is_refused_at_once(request_fault, message):
 
 
 def test_the_broker_names_the_proxy_and_no_other_address():
-    with pytest.raises(UsageError, match="port cannot be set here"):
+    with pytest.raises(UsageError, match="port cannot be set for a faulty broker"):
         FaultyBroker(port=9092)
     with pytest.raises(UsageError, match=r"'num_partition' .*; did you mean num_partitions?"):
         FaultyBroker(num_partition=3)

@@ -141,4 +141,4 @@ def test_a_refusal_names_a_section_of_the_documents():
     with pytest.raises(DamageError) as refused:
         proven_manifest(manifest(*ROWS), local(segment(0, 10)))
     path, heading = re.search(r'follow (\S+), "([^"]+)"', str(refused.value)).groups()
-    assert f"### {heading}\n" in Path(path).read_text()
+    assert f"## {heading}\n" in Path(path).read_text()
