@@ -181,7 +181,10 @@ def test_a_fault_that_does_not_happen_is_told(faults):
             lambda faults: faults.fail("Metadata", "NOT_CONTROLLER"),
             "a response of Metadata cannot report an error",
         ),
-        (lambda faults: faults.delay("end_txn", count=0), "count=0 is not valid: the count must be 1 or more"),
+        (
+            lambda faults: faults.delay("end_txn", count=0),
+            "count=0 is not valid: the count must be 1 or more",
+        ),
     ],
 )
 def test_a_fault_that_cannot_be_is_refused_at_once(request_fault, message):
