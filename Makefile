@@ -37,10 +37,10 @@ picture: setup  ## draw the pictures of README and docs/start again, from what a
 PYTEST := $(BIN)/python -m pytest -q -n auto --dist loadgroup --max-worker-restart=0 --hypothesis-seed=0
 
 test: setup  ## each promise once, in five minutes on two cores
-	$(PYTEST) -m "not extended" --minutes-limit 25
+	$(PYTEST) -m "not extended" --minutes-limit 35
 
 test-all: setup  ## all other tests that need nothing but this, in twenty minutes on two cores
-	$(PYTEST) -m extended --minutes-limit 100
+	$(PYTEST) -m extended --minutes-limit 150
 
 coverage: setup  ## branch coverage of each room by the tests of make test; a room that decides needs 97 %
 	$(PYTEST) -m "not extended" --cov=stablelog --cov-branch --cov-report=
