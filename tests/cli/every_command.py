@@ -135,7 +135,7 @@ ROWS = [
     Row(
         "cut {topic}",
         NO_TOPIC,
-        "'t' is not commit-ordered.*",
+        "topic 't' is not commit-ordered.*",
         ".* which only a stablelog broker supports: .*",
     ),
     Row("topics delete {topic}", NO_TOPIC, "deleting topic 't': .* not authorized to DELETE the topic"),
