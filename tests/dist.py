@@ -1,6 +1,6 @@
 """The sdist and the wheel of a release: built twice, compared, and checked by the tools that packagers use.
 
-python -m tests.dist [--python PATH]
+python -m tests.dist
 
 `dist/` has the files afterwards. The exit code is 1 if two builds differ, or a tool finds a fault.
 """

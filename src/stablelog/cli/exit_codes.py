@@ -1,13 +1,12 @@
 """Exit codes of the command line. docs/reference/commands.md has a table of them."""
 
-import signal
 from typing import Final
 
 from stablelog.errors import UnavailableError
 
 FAILED: Final = 2
 NO_BROKER: Final = 3
-READER_GONE: Final = 128 + signal.SIGPIPE  # as of a program that SIGPIPE ends
+READER_GONE: Final = 141  # 128 + SIGPIPE, as of a program that SIGPIPE ends; Windows has no such signal
 
 
 class NoBrokerError(UnavailableError):

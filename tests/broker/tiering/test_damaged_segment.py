@@ -49,7 +49,7 @@ def test_a_damaged_segment_is_not_uploaded_and_those_before_it_are_published_onc
         with logs[damaged].open("r+b") as file:
             file.write(content)
         copy(broker)
-        told = f"{logs[damaged].name}: the batch headers of the log file"
+        told = f"{logs[damaged].name} is damaged: the batch headers of the log file"
         until(lambda: told in broker.log_tail(1000), "the damage is not reported")
         prefix = Prefix(open_store(url))
 

@@ -33,7 +33,7 @@ def test_the_second_of_two_brokers_fences_the_first_which_stops_tiering_and_says
             first.kill()  # It is started again, and is now the later broker. But its records are others.
             until(lambda: len(first.errors()) > 1, "it does not look into the store")
             _, line = first.errors()
-            assert re.search(rf"-0 cannot be copied to {URL}; .* differs from that of t\.\S+/0", line)
+            assert re.search(rf"-0 cannot be copied to {URL}; .* of t\.\S+/0 differs from its copy", line)
             assert set(bases) <= set(first.local_bases())
             first.check_reads()
             for key, content in objects.items():

@@ -123,7 +123,7 @@ def test_what_is_not_named_is_aborted_and_late_ones_are_refused(cluster, topic):
     key, at = unique("query"), cluster.bootstrap
     winner = Child(at, key, 1, attempt=0).write(topic, b"good")
     loser = Child(at, key, 1, attempt=1).write(topic, b"bad")
-    with pytest.raises(RefusedError, match=r"child joint:.*:0:1 .* was fenced"):
+    with pytest.raises(RefusedError, match=r"the transaction of joint:.*:0:1 .* was fenced"):
         joint.commit(cluster, key, 1, [winner.shown, (loser.id, loser.shown[1], 9)])
     joint.commit(cluster, key, 1, [winner.shown])
     with pytest.raises(KafkaException) as late:

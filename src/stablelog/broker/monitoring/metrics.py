@@ -114,7 +114,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "stablelog_remote_copy_lag_bytes": (
         "gauge",
-        "Size of these segments, in bytes.",
+        "Size of the segments of a partition that wait for their copy to the object store, in bytes.",
         ("topic", "partition"),
     ),
     "stablelog_remote_requests": ("counter", "Requests to the object store, by kind.", ("kind",)),
@@ -153,7 +153,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "stablelog_throttle_seconds": (
         "counter",
-        "Sum of their throttle times, by the key of the quota.",
+        "Sum of the throttle times because of a quota, in seconds, by the key of the quota.",
         ("quota",),
     ),
     "stablelog_measured_clients": ("gauge", "Clients whose rates are measured for a quota.", ()),

@@ -48,7 +48,8 @@ CONSUMER_GROUP_SETTINGS: tuple[BrokerSetting, ...] = (
         "group.consumer.max.size",
         integer(1, INT_MAX),
         "1000",
-        "The same with `group.protocol=consumer`. Kafka's default is no limit.",
+        "The maximum number of members of one consumer group with `group.protocol=consumer`. Kafka's default "
+        "is no limit.",
     ),
     BrokerSetting(
         "offsets.retention.minutes",

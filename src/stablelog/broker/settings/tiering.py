@@ -49,8 +49,8 @@ TIERING_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.remote.drop.aborted",
         boolean(),
         "false",
-        "Whether copies of segments in the object store lack the records of aborted transactions. A read- "
-        "uncommitted consumer then misses them. A commit-ordered topic cannot have this setting.",
+        "Whether copies of segments in the object store lack the records of aborted transactions. A "
+        "read-uncommitted consumer then misses them. A commit-ordered topic cannot have this setting.",
         topic="stablelog.remote.drop.aborted",
         dynamic=True,
     ),
