@@ -193,7 +193,7 @@ def test_the_extra_cli_brings_the_commands(everything):
 
 def test_the_first_lines_of_readme_run_from_the_wheel(everything, tmp_path):
     everything.install("[cli]")
-    assert "`pip install 'stablelog[cli]'` takes the place of `make setup`" in README
+    assert "`pip install 'stablelog[cli]'` will replace `make setup`" in README
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     lines = [line.strip() for block in COMMANDS for line in block.splitlines()]

@@ -74,7 +74,7 @@ def test_readers_stop_at_an_open_transaction(writers):
     found = open_transaction.play(writers)
     assert names(found.before) == ["A", "A"]
     assert names(found.after) == ["A", "A", "B", "C", "C", "B"]
-    assert f"went past offset {found.stable} " in PICTURED
+    assert f"B begins at offset {found.stable}. A reader that went past offset {found.stable} " in PICTURED
     draws("open", found)
 
 
@@ -112,7 +112,7 @@ def test_commit_order_is_the_order_of_the_commits(writers):
     assert names(found.after) == ["A", "A", "C", "C", "B", "B"]
     assert found.sequences == {"A": 1, "C": 2, "B": 3}
     marker = found.transactions[0].marker
-    assert "the offset 2 and takes 3 and 4" in PICTURED
+    assert "the offset 2 and reserves 3 and 4" in PICTURED
     assert (marker, [offset for offset, _ in found.after[:2]]) == (2, [3, 4])
     draws("commit-order", found)
 
@@ -153,14 +153,14 @@ def test_the_first_log_is_typed_from_the_first_line_to_the_last(tmp_path):
         block = fenced or re.sub("^    ", "", indented, flags=re.M)
         assert block in TYPED
         if language == "python":
-            (copy / "shop.py").write_text(block.replace("127.0.0.1:9092", f"127.0.0.1:{port}"))
+            (copy / "shop.py").write_text(block)  # `bash` sets STABLELOG_BOOTSTRAP
             script.append("python shop.py")
         elif language == "text":
             expected.append(block)
         elif "kill -9" in block:
             script.append(f"{block}wait || true")  # the next block is typed when the broker has gone
         else:
-            script.append(block.replace("--data log &", f"--data log --port {port} &"))
+            script.append(block.replace("--data first-log &", f"--data first-log --port {port} &"))
     printed = bash("\n".join(script), copy, port, TIMEOUT_S)
     for block in expected:
         at = printed.find(block)
