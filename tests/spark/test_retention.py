@@ -184,6 +184,27 @@ def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(sta
     strict.stop()
 
 
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_without_a_broker_a_file_that_cannot_be_used_is_never_told_as_lost(
+    stablelog_broker, tmp_path, fail_on_data_loss
+):
+    topic = filled(stablelog_broker)
+    copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
+    asked = {"path": str(tmp_path), "failOnDataLoss": fail_on_data_loss}
+    planned = tasks(asked)
+    (copy / "partition.metadata").write_text("version: 0\ntopic_id: ?")
+    with pytest.raises(DamageError, match=f"{copy}/partition.metadata contains no valid topic id"):
+        rows(asked, "offset", planned=planned)
+    shutil.copy(stablelog_broker.data / f"{topic}-0" / "partition.metadata", copy)
+    second = sorted(copy.glob("*.log"))[1]
+    second.unlink()
+    second.symlink_to(second)
+    with pytest.raises(
+        UnavailableError, match=f"{second} cannot be read: Too many levels of symbolic links$"
+    ):
+        rows(asked, "offset", planned=planned)
+
+
 def test_a_file_that_compaction_has_put_in_place_of_another_is_noticed(stablelog_broker, tmp_path):
     topic = filled(stablelog_broker)
     copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")

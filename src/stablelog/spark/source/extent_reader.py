@@ -14,9 +14,9 @@ from typing import Any, Final
 from stablelog.batch.header import headers_in
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import DamageError, UnavailableError
+from stablelog.errors import DamageError, UnavailableError, UnknownFormatError
 from stablelog.log.files.names import DELETED
-from stablelog.log.files.partition_metadata import topic_id_if_known
+from stablelog.log.files.partition_metadata import read_partition_metadata
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FileExtent, Piece
 from stablelog.spark.segments.segment_file import GoneError, open_file
@@ -40,7 +40,9 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
         decoder: a decoder for this partition and the columns to read.
 
     Raises:
-        UnavailableError: a file was removed meanwhile, and no broker can be asked for its records.
+        DataLossError: a file was removed meanwhile, no broker can be asked for its records, and failOnDataLoss is true.
+        UnavailableError: a file cannot be read, and no broker can be asked for its records.
+        UnknownFormatError: a later release has written a file, and no broker can be asked for its records.
         DamageError: a file is damaged. The message names the file and the offset. If the segment's summary (a file with
             its checksums) reveals the damage, no record of the file was returned before.
     """
@@ -50,8 +52,7 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
             opened.append(_open(extent))  # noqa: PERF401 - those that were opened are to be closed
         if piece.extents and piece.topic_id:
             directory = Path(piece.extents[0].path).parent
-            topic_id = topic_id_if_known(LocalDisk(read_only=True), directory)
-            if topic_id is None or topic_id.hex != piece.topic_id:
+            if _topic_id_of(directory, has_broker=cluster is not None) != piece.topic_id:
                 raise GoneError(str(directory))
         for place, extent in enumerate(piece.extents):
             if place >= len(opened):
@@ -59,6 +60,8 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
             yield from _read_extent(opened[place], extent, piece, decoder)
     except (GoneError, UnavailableError) as error:
         reached = max(decoder.next_offset, piece.start)
+        if cluster is None and isinstance(error, UnavailableError):
+            raise  # The records still exist: never report them as lost, and never continue without them.
         if cluster is None:
             report_loss(
                 options,
@@ -70,6 +73,19 @@ def read(options: ReadOptions, cluster: BlockingCluster | None, piece: Piece, de
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def _topic_id_of(directory: Path, *, has_broker: bool) -> str:
+    """Return the topic id that a partition's directory names; "" if it names none. With a broker, which has the records
+    too, "" also stands for a damaged file.
+    """
+    try:
+        found = read_partition_metadata(LocalDisk(read_only=True), directory)
+    except (DamageError, UnknownFormatError):
+        if not has_broker:
+            raise
+        found = None
+    return "" if found is None else found.hex
 
 
 def _open(extent: FileExtent) -> int:
