@@ -4,9 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable
-from typing import Final
-
-from kio.schema.errors import ErrorCode
 
 from stablelog.batch.walk import walk_fields
 from stablelog.cli.disk_watch import fail_if_full, print_to_stderr
@@ -15,7 +12,7 @@ from stablelog.cli.output import fail, print_bytes
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import PrintedRecord, Render, plain_lines, render_plain
 from stablelog.client.blocking.cluster import BlockingCluster
-from stablelog.client.core.membership import Change, GroupMember
+from stablelog.client.core.membership import NOT_A_MEMBER, Change, GroupMember
 from stablelog.client.core.record_reader import ReadBatch, RecordReader, Round, undecodable
 from stablelog.client.responses import RetriableError
 from stablelog.errors import DamageError, FencedError, RefusedError, StablelogError, UnavailableError
@@ -28,11 +25,6 @@ UNREADABLE_S = 30.0
 # A group's offsets are committed after this number of records, or this time.
 COMMIT_COUNT = 1000
 COMMIT_S = 1.0
-_NOT_A_MEMBER: Final = (
-    ErrorCode.unknown_member_id,
-    ErrorCode.fenced_member_epoch,
-    ErrorCode.illegal_generation,
-)
 
 
 class ChosenPartitions:
@@ -343,7 +335,7 @@ class RecordPrinter:
             what = f"the offsets of group {self._source.group} were not committed, so it reads the last records again"
             fail_if_full(self._watch.bootstrap, what)
             if isinstance(failure, RefusedError) and not isinstance(failure, FencedError):
-                if failure.code in _NOT_A_MEMBER:
+                if failure.code in NOT_A_MEMBER:
                     fail(f"{what}: the group has given the partitions to other members")
                 fail(f"{what}: {failure}")
             raise
