@@ -11,12 +11,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from demo.busy import EXIT_CODE, LateError, is_busy, is_late, too_busy
 from demo.children import Children
 
 
 def main() -> int:
-    """Play a scene; 0 if it has shown what it is to show."""
-    parser = argparse.ArgumentParser(prog="python -m demo", description="Flights through the log.")
+    """Play a scene.
+
+    Returns:
+        0 if it has shown what it is to show; 75 if the machine was too busy for it; 1 if it has failed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m demo",
+        description="Flights through the log.",
+        epilog=f"Exit codes: 0 if the scene has shown it, 1 if it has failed, {EXIT_CODE} if the machine was too busy for it.",
+    )
     parser.add_argument(
         "scene",
         nargs="?",
@@ -60,6 +69,13 @@ def main() -> int:
         home = arguments.data or Path(tempfile.mkdtemp(prefix="stablelog-demo-"))
         try:
             ok = play(console, children, home / "data", arguments.rows, picture)
+        except (Exception, LateError) as error:
+            if not (is_late(error) and is_busy()):
+                raise
+            console.print(
+                f"  {too_busy(error)}", style="yellow", highlight=False, markup=False, soft_wrap=True
+            )
+            return EXIT_CODE
         finally:
             if arguments.data is None:
                 shutil.rmtree(home, ignore_errors=True)

@@ -6,15 +6,88 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from demo.busy import COULD_NOT_CONNECT, LateError
 from stablelog.spark import session
+
+TRIES = 3
+T = TypeVar("T")
 
 
 def quiet_session(name: str) -> Any:
-    """A session for two cores that says nothing of its own."""
+    """A session for two cores that says nothing of its own.
+
+    Raises:
+        LateError: Spark could not connect, each time.
+    """
+    return in_time("the Spark session", lambda: _new_session(name), _forget_gateway)
+
+
+def in_time(name: str, work: Callable[[], T], clear: Callable[[], None] = lambda: None) -> T:
+    """Do something with Spark; again if Spark's processes could not connect to each other in time.
+
+    Spark gives a new Python process seconds to connect, some of which no setting changes.
+
+    Args:
+        name: what it is, for a sentence.
+        work: may be done several times.
+        clear: removes what a failed attempt has left.
+
+    Raises:
+        LateError: it could not connect in TRIES attempts.
+    """
+    number = 1
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not could_not_connect(error):
+                raise
+            clear()
+            if number == TRIES:
+                raise LateError(f"{name} could not connect in {TRIES} attempts: {_line_of(error)}") from error
+            number += 1
+            sys.stderr.write(f"  {name} could not connect: attempt {number} of {TRIES}\n")
+            sys.stderr.flush()
+
+
+def could_not_connect(error: BaseException) -> bool:
+    """Return whether two of Spark's processes, or Spark and this process, could not connect to each other."""
+    return isinstance(error, ConnectionError) or any(words in str(error) for words in COULD_NOT_CONNECT)
+
+
+def _line_of(error: BaseException) -> str:
+    """Return the line of an error that says why, of what may be pages."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return next(
+        (each for each in lines if any(words in each for words in COULD_NOT_CONNECT)), lines[0]
+    ).strip()
+
+
+def _forget_gateway() -> None:
+    """End the Java process of a session that has failed, so that the next session starts another."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001 - there is no other way
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    if context is not None:
+        with contextlib.suppress(Exception):
+            context.stop()
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def _new_session(name: str) -> Any:
     warnings.simplefilter("ignore")
     settings = {
         "spark_ui_enabled": "false",

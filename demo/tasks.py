@@ -3,6 +3,8 @@
 import threading
 from abc import abstractmethod
 
+from demo.busy import LateError, is_late
+
 
 class Task(threading.Thread):
     """A thread that is asked whether it has failed."""
@@ -27,10 +29,12 @@ class Task(threading.Thread):
         """Whether it still is.
 
         Raises:
-            SystemExit: it has failed, which ends the scene.
+            LateError: a time limit of its has passed.
+            SystemExit: it has failed otherwise. Both end the scene.
         """
         if self._error is not None:
-            raise SystemExit(f"{self.name} failed: {self._error}") from self._error
+            kind = LateError if is_late(self._error) else SystemExit
+            raise kind(f"{self.name} failed: {self._error}") from self._error
         return self.is_alive()
 
     def stop(self) -> None:

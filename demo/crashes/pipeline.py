@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
+from demo.busy import run_child
 from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
 from demo.flights import airlines
 from demo.spark_session import job_arguments, quiet_session
@@ -74,8 +75,13 @@ def follow(queries: list[Any]) -> None:
         query.awaitTermination()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Start a session, and run both streams when told to."""
     given = job_arguments("rows_per_batch")
     ready = quiet_session("pipeline")
     if sys.stdin.readline():  # nothing if whoever started it is gone
         follow(start(ready, given.bootstrap, given.checkpoint, given.rows_per_batch))
+
+
+if __name__ == "__main__":
+    sys.exit(run_child(main))

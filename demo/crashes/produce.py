@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from demo.busy import LateError, is_late, run_child
 from demo.crashes import TOPIC
 from demo.flights import AIRPORTS, Flight, by_hour, read_flights
 
@@ -81,6 +82,8 @@ def _commit(producer: Producer) -> bool:
 
 
 def _give_up(error: KafkaException) -> NoReturn:
+    if is_late(error):
+        raise LateError(str(error)) from error
     sys.stderr.write(f"{json.dumps(str(error))}\n")
     sys.exit(FENCED_EXIT)
 
@@ -132,4 +135,6 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int)
     parser.add_argument("--hang-at", type=int, default=-1)
     arguments = parser.parse_args()
-    run(arguments.bootstrap, arguments.airport, arguments.rows, arguments.hang_at)
+    sys.exit(
+        run_child(lambda: run(arguments.bootstrap, arguments.airport, arguments.rows, arguments.hang_at))
+    )

@@ -9,7 +9,7 @@ from rich.table import Table
 from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
 from demo.crashes.pipeline import FLIGHT
 from demo.flights import Totals
-from demo.spark_session import quiet_session
+from demo.spark_session import in_time, quiet_session
 from stablelog.spark import count
 
 
@@ -80,18 +80,21 @@ def read_back(bootstrap: str) -> Proof:
         )
         return Found(totals, total("distinct"), total("doomed"))
 
-    sums = load(DELAYS_TOPIC).select(
-        "offset", f.from_json(f.col("value").cast("string"), "carrier STRING, flights INT").alias("sum")
-    )
-    last = sums.groupBy("sum.carrier").agg(f.max_by("sum.flights", "offset").alias("flights"))
-    proof = Proof(
-        log=find(TOPIC),
-        named=find(NAMED_TOPIC),
-        summed={row["carrier"]: row["flights"] for row in last.collect()},
-        uncommitted_count=count(
-            {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "isolation": "read_uncommitted"}
-        ),
-    )
+    def prove() -> Proof:
+        sums = load(DELAYS_TOPIC).select(
+            "offset", f.from_json(f.col("value").cast("string"), "carrier STRING, flights INT").alias("sum")
+        )
+        last = sums.groupBy("sum.carrier").agg(f.max_by("sum.flights", "offset").alias("flights"))
+        return Proof(
+            log=find(TOPIC),
+            named=find(NAMED_TOPIC),
+            summed={row["carrier"]: row["flights"] for row in last.collect()},
+            uncommitted_count=count(
+                {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "isolation": "read_uncommitted"}
+            ),
+        )
+
+    proof = in_time("the proof by Spark", prove)
     spark.stop()
     return proof
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import stablelog
+from demo.busy import EXIT_CODE, LateError
 from demo.children import Children
 from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
 from demo.crashes.follow import Follower
@@ -76,22 +77,28 @@ class Fleet:
         """What a producer says next: the airport, a word and a number.
 
         Raises:
-            SystemExit: none has said anything for long.
+            LateError: none has said anything for long.
         """
         try:
             return self._said.get(timeout=SILENCE_MAX_S)
         except queue.Empty:
-            raise SystemExit(f"no producer has said anything for {SILENCE_MAX_S} s") from None
+            raise LateError(f"no producer has said anything for {SILENCE_MAX_S} s") from None
 
-    def replace(self, airport: str) -> None:
+    def replace(self, airport: str, code: int) -> None:
         """Start a successor of a producer that is gone.
 
+        Args:
+            airport: whose producer it is.
+            code: the exit code of the one that is gone.
+
         Raises:
-            SystemExit: too many of them have gone.
+            LateError: too many of them have gone, the last one because of a time limit.
+            SystemExit: too many of them have gone, the last one for another reason.
         """
         self.restarts += 1
         if self.restarts > RESTARTS_MAX:
-            raise SystemExit(f"producers have failed {self.restarts} times: the last one was {airport}'s")
+            kind = LateError if code == EXIT_CODE else SystemExit
+            raise kind(f"producers have failed {self.restarts} times: the last one was {airport}'s")
         self.start(airport)
 
     def kill(self, airport: str) -> None:
@@ -140,7 +147,7 @@ def write_flights(
                 progress.console.print(
                     f"  {airport}: its producer is gone, a successor fences it and goes on"
                 )
-                fleet.replace(airport)
+                fleet.replace(airport, number)
             elif word == "resumes" and number:
                 progress.console.print(f"  {airport}: goes on behind {number:,} committed hours")
             if not broker_killed and written >= row_count * BROKER_KILLED_AT:
@@ -218,9 +225,26 @@ def run_pipeline(console: Console, drivers: Drivers, row_count: int, history: Hi
                 break
             failures += process.returncode != -signal.SIGKILL
             if failures == SPARK_FAILURES_MAX:
+                if process.returncode == EXIT_CODE:
+                    raise LateError(f"{failures} Spark drivers came too late\n{drivers.why_it_failed()}")
                 raise SystemExit(f"the pipeline failed:\n{drivers.why_it_failed()}")
         progress.update(task, completed=row_count)
         history.reached(STREAMED, row_count)
+
+
+def wait_for(follower: Follower, row_count: int) -> None:
+    """Wait until the follower has seen all flights.
+
+    Raises:
+        LateError: it has not after CATCH_UP_S.
+    """
+    deadline = time.monotonic() + CATCH_UP_S
+    while (count := follower.followed.count) < row_count:
+        if time.monotonic() > deadline:
+            raise LateError(
+                f"the consumer group has read {count:,} of {row_count:,} flights {CATCH_UP_S} s after the last commit"
+            )
+        time.sleep(0.05)
 
 
 def play(console: Console, children: Children, data: Path, row_count_max: int | None, picture: Path) -> bool:
@@ -259,9 +283,7 @@ def run(
         console.print(
             f"  {aborted:,} transactions aborted on purpose, {restarts} producers replaced", highlight=False
         )
-        deadline = time.monotonic() + CATCH_UP_S
-        while follower.followed.count < source.rows and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(follower, source.rows)
         follower.stop()
         run_pipeline(console, drivers, source.rows, history)
     with console.status("reading it all back with Spark"):

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 import stablelog
+from demo.busy import LateError
 from demo.children import Children
 from demo.cuts import COMMIT_ORDERED, FLIGHTS_PARTITIONS, ORDINARY, WEATHER_PARTITIONS
 from demo.cuts.hours import Plan, plan
@@ -85,7 +86,7 @@ def perform(console: Console, bootstrap: str, planned: Plan, spark: SparkWatch) 
             writer.prepare()
         deadline = time.monotonic() + SPARK_READY_S
         while not spark.is_warm():
-            _check(tasks[:3], deadline, "Spark did not start")
+            _check(tasks[:3], deadline, f"Spark was not ready within {SPARK_READY_S} s")
             time.sleep(LOOK_S)
     ledger.begin()
     for writer in writers:
@@ -104,7 +105,7 @@ def perform(console: Console, bootstrap: str, planned: Plan, spark: SparkWatch) 
         spark.end_behind(ledger.committed_count)
         deadline = time.monotonic() + CATCH_UP_S
         while spark.is_running() or not ledger.is_all_read():
-            _check(readers, deadline, "what was committed was not all read")
+            _check(readers, deadline, f"what was committed was not all read within {CATCH_UP_S} s")
             look()
         look()
     console.print()
@@ -114,11 +115,11 @@ def perform(console: Console, bootstrap: str, planned: Plan, spark: SparkWatch) 
 
 
 def _check(tasks: "list[Task] | list[Reader]", deadline: float | None = None, why: str = "") -> None:
-    """End the scene if one of them has failed, or it is too late."""
+    """End the scene if one of them has failed, or it is too late: then by LateError."""
     for task in tasks:
         task.is_running()
     if deadline is not None and time.monotonic() > deadline:
-        raise SystemExit(why)
+        raise LateError(why)
 
 
 def report(console: Console, planned: Plan, ledger: Ledger, spark: SparkWatch) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
+from demo.busy import run_child
 from demo.cuts import COMMIT_ORDERED
 from demo.cuts.spark_watch import BY_CUT, QUERIES
 from demo.spark_session import job_arguments, quiet_session
@@ -143,4 +144,4 @@ def wait_until(queries: list[Query], is_so: Callable[[], bool]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_child(main))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demo.busy import EXIT_CODE, LateError
 from demo.children import Children
 from demo.tasks import Task
 
@@ -81,14 +82,19 @@ class SparkWatch(Task):
         """Listen until the job ends.
 
         Raises:
-            ChildProcessError: it has failed.
+            LateError: a time limit of the job has passed.
+            ChildProcessError: it has failed otherwise.
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:
             batch = MicroBatch(**json.loads(line))
             self._batches[batch.query, batch.batch_id] = batch  # once, also if Spark has repeated it
-        if self._process.wait() != 0:
-            raise ChildProcessError(f"its last words:\n{self._log.read_text()[-4000:]}")
+        code = self._process.wait()
+        if code != 0:
+            last_words = self._log.read_text()[-4000:]
+            if code == EXIT_CODE:
+                raise LateError(f"it came too late\n{last_words}")
+            raise ChildProcessError(f"its last words:\n{last_words}")
 
     def is_warm(self) -> bool:
         """Whether each query has had a micro-batch: its first one takes seconds."""

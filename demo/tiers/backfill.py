@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from demo.busy import EXIT_CODE, LateError, run_child
 from demo.children import Children
 from demo.flights import read_flights
 from demo.tiers import CREDENTIAL, REGION, STORE_URL, TOPIC
@@ -66,7 +67,8 @@ class Backfill:
         """Read the topic, and return its records.
 
         Raises:
-            SystemExit: the job has failed.
+            LateError: a time limit of the job has passed.
+            SystemExit: the job has failed otherwise.
         """
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
@@ -78,13 +80,16 @@ class Backfill:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"the Spark job has failed. Its last words:\n{self._log.read_text()[-4000:]}")
+            last_words = self._log.read_text()[-4000:]
+            if self._process.wait() == EXIT_CODE:
+                raise LateError(f"the Spark job came too late\n{last_words}")
+            raise SystemExit(f"the Spark job has failed. Its last words:\n{last_words}")
         return line
 
 
 def main() -> None:
     """Run the job."""
-    from demo.spark_session import quiet_session
+    from demo.spark_session import in_time, quiet_session
 
     parser = argparse.ArgumentParser()
     parser.add_argument("endpoint")
@@ -95,8 +100,12 @@ def main() -> None:
     say("ready")
     if not sys.stdin.readline():  # the scene has ended
         return
-    frame = load(spark, STORE_URL, TOPIC, store_options(given.endpoint))
-    columns = frame.select("partition", "offset", "value").toArrow().to_pydict()
+
+    def read() -> Any:
+        frame = load(spark, STORE_URL, TOPIC, store_options(given.endpoint))
+        return frame.select("partition", "offset", "value").toArrow()
+
+    columns = in_time("the read of the objects", read).to_pydict()
     reading = Reading()
     for partition, offset, value in zip(*columns.values(), strict=True):
         source.check(reading, Place(partition, offset), value)
@@ -119,4 +128,4 @@ def say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_child(main))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from demo.busy import LateError
 from demo.flights import AIRPORTS
 from demo.tiers import TOPIC
 from demo.tiers.proof import Place, Reading, Source
@@ -42,7 +43,8 @@ class Reader:
             tell: is called with the number of records of each poll.
 
         Raises:
-            SystemExit: the broker reports an error, or no record has come for SILENCE_MAX_S.
+            LateError: no record has come for SILENCE_MAX_S.
+            SystemExit: the broker reports an error.
         """
         ends = {place: self._end(place) for place in range(len(AIRPORTS))}
         heard_s = time.monotonic()
@@ -50,9 +52,7 @@ class Reader:
             messages = self._consumer.consume(MESSAGES_MAX, timeout=POLL_S)
             heard_s = time.monotonic() if messages else heard_s
             if time.monotonic() - heard_s > SILENCE_MAX_S:
-                raise SystemExit(
-                    f"the consumer got no record for {SILENCE_MAX_S:g} s, before the ends {ends}"
-                )
+                raise LateError(f"the consumer got no record for {SILENCE_MAX_S:g} s, before the ends {ends}")
             for message in messages:
                 error = message.error()
                 if error is None:

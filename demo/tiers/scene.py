@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import stablelog
+from demo.busy import LateError
 from demo.children import Children
 from demo.flights import AIRPORTS, Flight, read_flights
 from demo.tiers import STORE_URL, TOPIC
@@ -306,10 +307,10 @@ def wait_until(is_so: Callable[[], bool], otherwise: str) -> None:
     """Wait until a condition holds.
 
     Raises:
-        SystemExit: it does not hold after COPY_S_MAX.
+        LateError: it does not hold after COPY_S_MAX.
     """
     deadline_s = time.monotonic() + COPY_S_MAX
     while not is_so():
         if time.monotonic() > deadline_s:
-            raise SystemExit(f"{otherwise} after {COPY_S_MAX:g} s")
+            raise LateError(f"{otherwise} after {COPY_S_MAX:g} s")
         time.sleep(0.05)

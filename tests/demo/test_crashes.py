@@ -1,5 +1,6 @@
 """A slice of the demo: both kills, the aborts, the follower, Spark and the picture."""
 
+import io
 import os
 import subprocess
 import sys
@@ -8,8 +9,11 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from rich.console import Console
 
+from demo.busy import EXIT_CODE, LateError
 from demo.crashes import scene
+from demo.crashes.follow import Follower
 from demo.crashes.history import (
     CURVES,
     STREAMED,
@@ -30,32 +34,65 @@ from tests.waiting import until
 
 
 class Producers:
-    """Children that say what they are told to say."""
+    """Children that say what they are told to say, and end with an exit code."""
 
-    def __init__(self, *lines):
-        self._script = "; ".join(f"print({line!r})" for line in lines)
+    def __init__(self, *lines, code=0):
+        self._script = "; ".join([*(f"print({line!r})" for line in lines), f"raise SystemExit({code})"])
 
     def start(self, *_):
-        return subprocess.Popen(
-            [sys.executable, "-c", self._script or "pass"], stdout=subprocess.PIPE, text=True
-        )
+        return subprocess.Popen([sys.executable, "-c", self._script], stdout=subprocess.PIPE, text=True)
 
 
 def test_producers_that_say_nothing_end_the_demo_with_a_sentence(monkeypatch):
     monkeypatch.setattr(scene, "SILENCE_MAX_S", 0.01)
-    with pytest.raises(SystemExit, match="no producer has said anything"):
+    with pytest.raises(LateError, match="no producer has said anything"):
         Fleet(Producers(), "nowhere", None, 0).next_said()
 
 
-def test_producers_that_always_fail_end_the_demo_with_a_sentence():
-    fleet = Fleet(Producers("resumes 0"), "nowhere", None, 0)
+@pytest.mark.parametrize(("code", "kind"), [(3, SystemExit), (EXIT_CODE, LateError)])
+def test_producers_that_always_fail_end_the_demo_with_a_sentence(code, kind):
+    fleet = Fleet(Producers("resumes 0", code=code), "nowhere", None, 0)
     fleet.start("JFK")
-    with pytest.raises(SystemExit, match="the last one was JFK's"):
+    with pytest.raises(SystemExit, match="the last one was JFK's") as ended:
         while True:
-            airport, word, _ = fleet.next_said()
+            airport, word, number = fleet.next_said()
             if word == "ended":
-                fleet.replace(airport)
+                assert number == code
+                fleet.replace(airport, number)
+    assert type(ended.value) is kind
     assert fleet.restarts == scene.RESTARTS_MAX + 1
+
+
+def test_a_consumer_group_that_does_not_catch_up_is_late(monkeypatch):
+    monkeypatch.setattr(scene, "CATCH_UP_S", 0)
+    follower = Follower("nowhere", History())
+    follower.followed.count = 7
+    with pytest.raises(LateError, match="the consumer group has read 7 of 9 flights 0 s after"):
+        scene.wait_for(follower, 9)
+    scene.wait_for(follower, 7)
+
+
+class Drivers:
+    """Spark drivers that all end with an exit code."""
+
+    def __init__(self, code):
+        self._code = code
+
+    def next(self):
+        return subprocess.Popen(
+            [sys.executable, "-c", f"raise SystemExit({self._code})"], stdout=subprocess.PIPE, text=True
+        )
+
+    def why_it_failed(self):
+        return "its last words"
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, SystemExit), (EXIT_CODE, LateError)])
+def test_drivers_that_always_fail_end_the_demo_with_a_sentence(code, kind):
+    console = Console(file=io.StringIO())
+    with pytest.raises(SystemExit, match="its last words") as ended:
+        scene.run_pipeline(console, Drivers(code), 10, History())
+    assert type(ended.value) is kind
 
 
 # The scene with larger micro-batches: each takes seconds, however few rows it has.

@@ -11,11 +11,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
+from demo.busy import EXIT_CODE, LateError
 from demo.cuts.hours import LATE, plan
 from demo.cuts.ledger import Ledger
 from demo.cuts.picture import draw
 from demo.cuts.scene import report
-from demo.cuts.spark_watch import BY_CUT, BY_OFFSETS, MicroBatch, summarize
+from demo.cuts.spark_watch import BY_CUT, BY_OFFSETS, MicroBatch, SparkWatch, summarize
 from demo.flights import AIRPORTS
 from demo.tasks import Task
 
@@ -98,9 +99,10 @@ def test_a_thread_that_fails_ends_the_scene_with_a_sentence():
 
 
 class Spark:
-    """The Spark job, had it said this: of each query the transactions that each micro-batch has torn."""
+    """The Spark job, had it said this: of each query the transactions that each micro-batch has torn, a second each."""
 
-    def __init__(self, record_count: int, torn: dict[str, list[list[str]]]) -> None:
+    def __init__(self, record_count: int, torn: dict[str, list[list[str]]], began_at: float = 0.0) -> None:
+        self._began_at = began_at
         self.offsets_per_batch = 100
         self._record_count = record_count
         self._torn = torn
@@ -109,7 +111,17 @@ class Spark:
         torn = self._torn[query]
         sizes = [self._record_count - len(torn) + 1, *(1 for _ in torn[1:])]
         return [
-            MicroBatch(query, batch_id, 0.0, 1.0, size, 10, names, len(names), 0)
+            MicroBatch(
+                query,
+                batch_id,
+                self._began_at + batch_id,
+                self._began_at + batch_id + 1,
+                size,
+                10,
+                names,
+                len(names),
+                0,
+            )
             for batch_id, (size, names) in enumerate(zip(sizes, torn, strict=True))
         ]
 
@@ -171,6 +183,23 @@ def test_the_picture_is_drawn_of_whatever_was_seen(tmp_path):
     words = "".join(ET.parse(tmp_path / "cuts.svg").getroot().itertext())
     assert "torn transactions: 1 · flights without their weather: 1" in words
     assert "torn transactions: 0 · flights without their weather: 0" in words
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, SystemExit), (EXIT_CODE, LateError)])
+def test_a_spark_job_that_came_too_late_makes_the_scene_late(tmp_path, code, kind):
+    class Jobs:
+        def start(self, *_, errors):
+            errors.write_text("Python worker failed")
+            return subprocess.Popen(
+                [sys.executable, "-c", f"raise SystemExit({code})"], stdout=subprocess.PIPE, text=True
+            )
+
+    watch = SparkWatch(Jobs(), "nowhere", tmp_path / "checkpoint", 1)
+    watch.start()
+    watch.join()
+    with pytest.raises(SystemExit, match=r"(?s)the Spark job failed: .*Python worker failed") as ended:
+        watch.is_running()
+    assert type(ended.value) is kind
 
 
 @pytest.mark.spark

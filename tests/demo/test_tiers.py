@@ -11,10 +11,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
+from demo.busy import EXIT_CODE, LateError
 from demo.children import Children
 from demo.flights import AIRPORTS, read_flights
-from demo.tiers import STORE_URL
-from demo.tiers.backfill import load, store_options
+from demo.tiers import STORE_URL, scene
+from demo.tiers.backfill import Backfill, load, store_options
 from demo.tiers.picture import draw
 from demo.tiers.proof import Place, Reading, Source, Verdict, prove
 from demo.tiers.report import report
@@ -261,6 +262,26 @@ def test_the_picture_has_the_tiers_the_reads_and_the_requests(tmp_path):
 def test_the_picture_says_that_records_are_lost(tmp_path):
     draw(tmp_path / "tiers.svg", results_of(BAD))
     assert "At the end 1 are lost" in words_of(tmp_path / "tiers.svg")
+
+
+def test_a_condition_that_does_not_come_true_is_late(monkeypatch):
+    monkeypatch.setattr(scene, "COPY_S_MAX", 0.0)
+    with pytest.raises(LateError, match="the sealed segments are not copied after 0 s"):
+        scene.wait_until(lambda: False, "the sealed segments are not copied")
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, SystemExit), (EXIT_CODE, LateError)])
+def test_a_backfill_that_came_too_late_makes_the_scene_late(tmp_path, code, kind):
+    class Jobs:
+        def start(self, *_, errors):
+            errors.write_text("Python worker failed")
+            return subprocess.Popen(
+                [sys.executable, "-c", f"raise SystemExit({code})"], stdout=subprocess.PIPE, text=True
+            )
+
+    with pytest.raises(SystemExit, match=r"(?s)the Spark job .*Python worker failed") as ended:
+        Backfill(Jobs(), "nowhere", None, tmp_path / "spark.log").wait_until_ready()
+    assert type(ended.value) is kind
 
 
 @pytest.mark.spark
