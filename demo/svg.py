@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from html import escape
 
 GOOD, BAD, INK, FAINT, QUIET = "#2a9d6f", "#d1495b", "#222", "#e6e6e6", "#6b7280"
+CHARACTER_WIDTH = 0.56  # of a letter, in sizes of the font: 7.3 of text of size 13
 FONT = "font-family='system-ui, Helvetica, Arial, sans-serif'"
 
 
@@ -17,14 +18,28 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [first + i * step for i in range(int((high - first) // step) + 1)]
 
 
-def legend(x: float, y: float, entries: Iterable[tuple[str, str]]) -> list[str]:
+def legend(x: float, y: float, entries: Iterable[tuple[str, str]], size: int = 13) -> list[str]:
     """Coloured squares with what they stand for, in a row."""
     parts = []
     for colour, label in entries:
-        parts.append(f"<rect x='{x}' y='{y - 10}' width='14' height='10' rx='2' fill='{colour}'/>")
-        parts.append(f"<text x='{x + 20}' y='{y}' font-size='13' fill='{INK}'>{escape(label)}</text>")
-        x += 40 + 7.2 * len(label)
+        parts.append(f"<rect x='{x:.1f}' y='{y - 10}' width='14' height='10' rx='2' fill='{colour}'/>")
+        parts.append(f"<text x='{x + 20:.1f}' y='{y}' font-size='{size}' fill='{INK}'>{escape(label)}</text>")
+        x += 40 + CHARACTER_WIDTH * size * len(label)
     return parts
+
+
+def width_of(words: str, size: int) -> float:
+    """Return the width of a line of text, at most: fonts differ."""
+    return CHARACTER_WIDTH * size * len(words)
+
+
+def cross(x: float, y: float, radius: float, colour: str) -> str:
+    """A cross with a white edge, which is visible on every colour."""
+    arms = f"M{x - radius:.1f},{y - radius:.1f} l{2 * radius},{2 * radius} m0,{-2 * radius} l{-2 * radius},{2 * radius}"
+    return (
+        f"<path d='{arms}' stroke='white' stroke-width='6' fill='none'/>"
+        f"<path d='{arms}' stroke='{colour}' stroke-width='3' fill='none'/>"
+    )
 
 
 def text(

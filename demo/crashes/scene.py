@@ -34,7 +34,7 @@ from stablelog.embedded import EmbeddedBroker
 KILLED_AIRPORT = "JFK"
 BROKER_KILLED_AT = 0.6  # of all rows
 SPARK_KILLED_AT = 0.4
-SPARK_BATCHES = 4
+SPARK_BATCHES = 8
 SPARK_FAILURES_MAX = 3  # of its own: on a busy machine a worker of Spark's may come too late
 CATCH_UP_S = 300
 SILENCE_MAX_S = 180

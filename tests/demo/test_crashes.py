@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -25,9 +26,11 @@ from demo.crashes.history import (
     read_transactions,
     stable_offsets,
 )
-from demo.crashes.picture import draw
+from demo.crashes.picture import LEFT, RIGHT, SPARK, WIDTH, draw, steps
 from demo.crashes.scene import Fleet
+from demo.svg import BAD, INK
 from tests.chaos.confluent import patiently, producer_of
+from tests.demo.drawn import check_legible, lines_of
 from tests.quick_java import QUICK_JAVA
 from tests.spark.reading import make
 from tests.waiting import until
@@ -175,6 +178,80 @@ def test_the_picture_shows_each_kill(tmp_path, kill_count):
     draw(tmp_path / "flights.svg", "Flights & kills", "flights-1", history, transactions)
     picture = ET.fromstring((tmp_path / "flights.svg").read_text())
     words = [element.text for element in picture.iter() if element.text]
+    check_legible(tmp_path / "flights.svg", width=WIDTH)
     for kill in history.kills:
         assert f"{kill.what}: kill -9" in words
     assert len([one for one in words if one.startswith("open for")]) == min(kill_count, 2)
+
+
+def test_the_curve_of_spark_rises_in_steps():
+    assert steps([(0.0, 0), (5.0, 0), (6.0, 10), (9.0, 20)]) == [
+        (5.0, 0), (6.0, 0), (6.0, 10), (9.0, 10), (9.0, 20)
+    ]  # fmt: skip
+
+
+def drawn_with(path, *kills, transactions=(), batches=((5.0, 0), (7.0, 50), (9.0, 100))):
+    """A picture of ten seconds with these kills, as its elements."""
+    history = History()
+    history.progress[WRITTEN].append((4.0, 100))
+    history.progress[STREAMED] += batches
+    history.progress[STREAMED].append((10.0, 100))
+    history.kills += kills
+    draw(path, "Flights & kills", "flights-1", history, transactions)
+    return list(ET.parse(path).getroot().iter())
+
+
+def test_the_picture_has_a_dot_for_each_micro_batch(tmp_path):
+    elements = drawn_with(tmp_path / "flights.svg", batches=[(2.0, 0), (5.0, 20), (7.0, 70), (9.0, 100)])
+    dots = [element for element in elements if element.tag.endswith("circle")]
+    assert [float(dot.get("cx")) for dot in dots] == pytest.approx(
+        [LEFT + at_s / 10 * (RIGHT - LEFT) for at_s in (5, 7, 9)], abs=0.1
+    )
+    assert {dot.get("fill") for dot in dots} == {SPARK}
+    (curve,) = (
+        one.get("points") for one in elements if one.tag.endswith("line") and one.get("stroke") == SPARK
+    )
+    corners = [point.split(",") for point in curve.split()]
+    assert all(before[0] == after[0] or before[1] == after[1] for before, after in pairwise(corners))
+    assert any("a step for each micro-batch" in (element.text or "") for element in elements)
+
+
+@pytest.mark.parametrize(
+    "times_s", [(2.0, 2.4, 9.5), (9.2, 9.6, 9.8), (0.5, 0.6, 0.7), (7.2, 8.8, 9.9), (3.0, 8.0, 9.5)]
+)
+def test_the_labels_of_kills_cross_no_label_and_no_line(tmp_path, times_s):
+    path = tmp_path / "flights.svg"
+    what = (("the producer of JFK", WRITTEN), ("the broker", WRITTEN), ("the Spark driver", STREAMED))
+    drawn_with(path, *(Kill(at_s, *each) for at_s, each in zip(times_s, what, strict=True)))
+    labels = check_legible(path, width=WIDTH)
+    lines = lines_of(path, INK)
+    assert len(lines) == 3
+    assert not [
+        (label.words, at)
+        for label in labels
+        for at, top, bottom in lines
+        if label.left < at < label.right and min(label.bottom, bottom) - max(label.top, top) > 1
+    ]
+
+
+@pytest.mark.parametrize("seconds", [0.004, 0.02])
+def test_the_enlarged_parts_of_the_picture_show_aborted_transactions(tmp_path, seconds):
+    """One in twenty is aborted, and each takes a few milliseconds of the seconds that are drawn."""
+    transactions, at_s = [], 0.0
+    for number in range(200):
+        lasts_s = 1.5 if number in (70, 140) else seconds
+        transactions.append(Txn(20 * number, 20 * number + 19, number % 20 != 15, at_s, at_s + lasts_s))
+        at_s += lasts_s
+    elements = drawn_with(
+        tmp_path / "flights.svg",
+        *(
+            Kill(transactions[number].began_s + 0.1, what, WRITTEN)
+            for number, what in ((70, "one"), (140, "other"))
+        ),
+        transactions=transactions,
+    )
+    crosses = [one for one in elements if one.tag.endswith("path") and one.get("stroke") == BAD]
+    assert len(crosses) >= 1 + 2 * 2  # in the legend, and before and after each kill
+    words = [element.text for element in elements]
+    assert words.count("open for 1.5 s,") == 2
+    assert words.count("aborted") == 1
