@@ -10,12 +10,13 @@ from demo.tiers.results import DISK_LOST, Phase, Results
 from demo.tiers.segments import Segment, Stay, Tier
 from demo.tiers.time_axis import TimeAxis
 
-WIDTH, LEFT, RIGHT = 1200, 90, 1140
-STRIP_TOP, STRIP_HEIGHT = 124, 22
-BANDS_TOP, BANDS_HEIGHT, BAND_GAP = 182, 372, 14
-READS_TOP = 646
-CHARACTER_WIDTH = 6.4  # of text of this size, at most: fonts differ
-SMALL = 12
+WIDTH, LEFT, RIGHT = 1000, 90, 970
+KEY_Y = 154
+STRIP_TOP, STRIP_HEIGHT = 170, 24
+BANDS_TOP, BANDS_HEIGHT, BAND_GAP = 232, 372, 14
+READS_TOP = 698
+CHARACTER_WIDTH = 6.9  # of text of this size, at most: fonts differ
+SMALL, LARGE = 14, 17
 COLOURS = {
     Tier.GROWING: "#f6d6a3",
     Tier.LOCAL: "#e9a23b",
@@ -47,24 +48,27 @@ def draw(path: Path, results: Results) -> None:
 
 def _titles(results: Results) -> list[str]:
     verdict = results.reads[-1].verdict
-    said = (
+    written = (
         f"{results.flight_count:,} flights in {results.transaction_count:,} transactions, in segments of "
-        f"{results.segment_size >> 10} KiB. At the end "
-        f"{verdict.lost_count:,} are lost, {verdict.duplicated_count:,} duplicated, "
+        f"{results.segment_size >> 10} KiB."
+    )
+    found = (
+        f"At the end {verdict.lost_count:,} are lost, {verdict.duplicated_count:,} duplicated, "
         f"{verdict.aborted_count:,} aborted ones shown."
     )
     return [
         text(LEFT, 44, "A log in two tiers, and what a lost disk does to it", 24, weight=600),
-        text(LEFT, 70, said, 15, GOOD if results.is_good else BAD, weight=600),
-        text(LEFT, 104, "One line for each segment", 15, weight=600),
-        *_key(104),
+        text(LEFT, 70, written, 15, QUIET),
+        text(LEFT, 93, found, 15, GOOD if results.is_good else BAD, weight=600),
+        text(LEFT, 130, "One line for each segment", LARGE, weight=600),
+        *_key(KEY_Y),
     ]
 
 
 def _key(y: float) -> list[str]:
-    """Return the meaning of the colours of segments, in a row that ends at the right."""
+    """Return the meaning of the colours of segments, in a row."""
     widths = [CHARACTER_WIDTH * len(tier.value) + 34 for tier in SHOWN]
-    x = RIGHT - sum(widths) + 14
+    x = float(LEFT)
     parts = []
     for tier, width in zip(SHOWN, widths, strict=True):
         parts.append(box(x, y - 10, 14, 10, COLOURS[tier], "rx='2'"))
@@ -83,7 +87,7 @@ def _strip(x: TimeAxis, phases: Sequence[Phase]) -> list[str]:
         below += [] if is_wide else [label]
         colour = BAD if phase.name == DISK_LOST else SHADES[number % 2]
         parts.append(badge(left, STRIP_TOP, width, STRIP_HEIGHT, label if is_wide else str(number), colour))
-    names = text(RIGHT, STRIP_TOP + 41, "     ".join(below), SMALL, QUIET, anchor="end")
+    names = text(RIGHT, STRIP_TOP + 44, "     ".join(below), SMALL, QUIET, anchor="end")
     return [*parts, names.replace("<text", "<text xml:space='preserve'")]
 
 
@@ -95,8 +99,8 @@ def _loss(x: TimeAxis, results: Results) -> list[str]:
         is_late = at + CHARACTER_WIDTH * len(said) > RIGHT
         anchor, shift = ("end", -6) if is_late else ("start", 6)
         parts.append(line(at, BANDS_TOP - 4, at, bottom + 4, BAD, dash))
-        parts.append(line(at, bottom + 26, at, bottom + 40, BAD, dash))  # not across the axis
-        parts.append(text(at + shift, bottom + 37, said, SMALL, BAD, anchor=anchor))
+        parts.append(line(at, bottom + 30, at, bottom + 46, BAD, dash))  # not across the axis
+        parts.append(text(at + shift, bottom + 43, said, SMALL, BAD, anchor=anchor))
     return parts
 
 
@@ -106,7 +110,7 @@ def _bands(x: TimeAxis, results: Results) -> list[str]:
     parts = []
     for at_s, label in x.ticks():
         parts.append(line(x(at_s), BANDS_TOP, x(at_s), bottom))
-        parts.append(text(x(at_s), bottom + 18, label, SMALL, QUIET, anchor="middle"))
+        parts.append(text(x(at_s), bottom + 20, label, SMALL, QUIET, anchor="middle"))
     height = (BANDS_HEIGHT - BAND_GAP * (len(AIRPORTS) - 1)) / len(AIRPORTS)
     most = max(sum(one.partition == place for one in results.segments) for place in range(len(AIRPORTS)))
     for place, airport in enumerate(AIRPORTS):
@@ -125,7 +129,7 @@ def _shortened(x: TimeAxis) -> list[str]:
     seconds = x.shortened.end_s - x.shortened.start_s
     middle, bottom = (start + end) / 2, BANDS_TOP + BANDS_HEIGHT
     gap = f"<path d='M{middle - 6:.1f},{bottom + 4} l10,{-BANDS_HEIGHT - 8} h8 l-10,{BANDS_HEIGHT + 8} z' fill='white'/>"
-    return [gap, text(middle, bottom + 18, f"{seconds:.0f} s, shortened", SMALL, QUIET, anchor="middle")]
+    return [gap, text(middle, bottom + 20, f"{seconds:.0f} s, shortened", SMALL, QUIET, anchor="middle")]
 
 
 def _lanes(x: TimeAxis, segments: Iterable[Segment], top: float, pitch: float) -> list[str]:

@@ -16,8 +16,8 @@ def said_of(read: Read) -> str:
     """Return a read in one line."""
     colour = "green" if read.verdict.is_good else "bold red"
     return (
-        f"{read.name}: {read.verdict.read_count:,} flights in {read.seconds:.1f} s, "
-        f"[{colour}]{read.verdict}[/{colour}]"
+        f"{read.name}: {read.verdict.read_count:,} flights in {read.seconds:.1f} s. Of the "
+        f"{read.expected_count:,} flights {read.scope}: [{colour}]{read.verdict}[/{colour}]"
     )
 
 
@@ -28,7 +28,7 @@ def report(console: Console, results: Results) -> bool:
     table.add_column("", no_wrap=True)
     for heading in ("flights", "disk MB", "store MB", "requests"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("Kafka*", justify="right", no_wrap=True, style="dim")
+    table.add_column("Kafka, computed", justify="right", no_wrap=True, style="dim")
     for read in results.reads:
         table.add_row(
             read.name,
@@ -40,7 +40,7 @@ def report(console: Console, results: Results) -> bool:
     console.print(table)
     for note in (
         "requests to the store: log files + indexes + others",
-        "* of Apache Kafka 4.2 for the same reads, computed from its code, not measured",
+        "of Apache Kafka 4.2 for the same reads: computed from its code, not measured",
     ):
         console.print(f"  {note}", style="dim", highlight=False, soft_wrap=True)
     verdict = results.reads[-1].verdict

@@ -30,6 +30,8 @@ class Read:
     Attributes:
         name: who read.
         phase: the number of the phase, from 1 on.
+        scope: which flights the reader has to find, such as "written by then".
+        expected_count: how many these are.
         verdict: the records beside the source.
         seconds: by the clock.
         local_size: bytes of log files that the reader got from the broker's disk.
@@ -41,6 +43,8 @@ class Read:
 
     name: str
     phase: int
+    scope: str
+    expected_count: int
     verdict: Verdict
     seconds: float
     local_size: int

@@ -188,7 +188,7 @@ class Scene:
             with self._progress("a consumer reads both tiers", len(written)) as advance:
                 return reader.read_to_end(advance)
 
-        reading = self._read("consumer, both tiers", read, written, {Tier.STORE}, broker)
+        reading = self._read("consumer, both tiers", "written by then", read, written, {Tier.STORE}, broker)
         reader.close()
         self._results.lost_count = len(written - self._whole_in_store(reading, with_marker=False))
         return reading
@@ -201,7 +201,14 @@ class Scene:
         expected = self._whole_in_store(reading, with_marker=True)
         tiers = {Tier.STORE, Tier.BOTH}
         with self._console.status("Spark reads the objects, and no broker runs"):
-            self._read(SPARK, backfill.read, expected, tiers, prepare=backfill.wait_until_ready)
+            self._read(
+                SPARK,
+                "whole in the store",
+                backfill.read,
+                expected,
+                tiers,
+                prepare=backfill.wait_until_ready,
+            )
 
     def _whole_in_store(self, reading: Reading, *, with_marker: bool) -> set[int]:
         """Return the rows of the transactions that are whole in the store. A restore writes a missing marker again, if
@@ -234,7 +241,9 @@ class Scene:
             with self._progress("a consumer reads what the store has", len(in_store)) as advance:
                 return reader.read_to_end(advance)
 
-        reading = self._read("consumer, restored log", read, in_store, {Tier.STORE}, broker)
+        reading = self._read(
+            "consumer, restored log", "restored from the store", read, in_store, {Tier.STORE}, broker
+        )
         rows = set(reading.rows)
         missing = [flight for flight in self._flights if flight.row not in rows]
 
@@ -245,12 +254,13 @@ class Scene:
                 return reader.read_to_end(advance)
 
         everything = [flight.row for flight in self._flights]
-        self._read("consumer, goes on", go_on, everything, set(), broker)
+        self._read("consumer, goes on", "of the source", go_on, everything, set(), broker)
         reader.close()
 
     def _read(
         self,
         name: str,
+        scope: str,
         read: Callable[[], Reading],
         expected: Collection[int],
         tiers: Collection[Tier],
@@ -261,6 +271,7 @@ class Scene:
 
         Args:
             name: of the phase.
+            scope: which flights the reader has to find, in words.
             read: reads, and returns all records of this reader up to now.
             expected: the rows that the reader has to find.
             tiers: the segments that are in these tiers now have to be read from the store.
@@ -281,7 +292,18 @@ class Scene:
         last = reading.last_offsets()
         segment_count = sum(one.base_offset <= last.get(one.partition, -1) for one in remote)
         number, verdict = len(self._results.phases), prove(expected, reading)
-        done = Read(name, number, verdict, seconds, local_size, store_size, counts, segment_count)
+        done = Read(
+            name,
+            number,
+            scope,
+            len(expected),
+            verdict,
+            seconds,
+            local_size,
+            store_size,
+            counts,
+            segment_count,
+        )
         self._results.reads.append(done)
         self._tell(said_of(done))
         return reading

@@ -16,9 +16,9 @@ from demo.children import Children
 from demo.flights import AIRPORTS, read_flights
 from demo.tiers import STORE_URL, scene
 from demo.tiers.backfill import Backfill, load, store_options
-from demo.tiers.picture import draw
+from demo.tiers.picture import WIDTH, draw
 from demo.tiers.proof import Place, Reading, Source, Verdict, prove
-from demo.tiers.report import report
+from demo.tiers.report import report, said_of
 from demo.tiers.results import DISK_LOST, SPARK, Phase, Read, Results
 from demo.tiers.segments import Segment, Stay, Tier, tier_of
 from demo.tiers.store import DELETE, GET_INDEXES, GET_LOG, GET_OTHER, LIST, PUT, kind_of
@@ -26,6 +26,7 @@ from demo.tiers.store_watch import StoreWatch
 from demo.tiers.time_axis import TimeAxis
 from demo.tiers.write import by_day, first_days, rows_of_whole_days
 from stablelog.env.objects.opening import open_store
+from tests.demo.drawn import check_legible
 
 FLIGHTS = list(read_flights(200))
 ROWS = range(200)
@@ -188,7 +189,18 @@ def results_of(*verdicts: Verdict) -> Results:
     ]
     requests = Counter({GET_LOG: 12, GET_INDEXES: 3, LIST: 1})
     reads = [
-        Read("a <reader>", 3 + number, verdict, 1.0, 5_000_000, 20_000_000, requests, 11)
+        Read(
+            "a <reader>",
+            3 + number,
+            "written by then",
+            200,
+            verdict,
+            1.0,
+            5_000_000,
+            20_000_000,
+            requests,
+            11,
+        )
         for number, verdict in enumerate(verdicts)
     ]
     segments = []
@@ -248,12 +260,15 @@ def words_of(path):
 def test_the_picture_has_the_tiers_the_reads_and_the_requests(tmp_path):
     draw(tmp_path / "tiers.svg", results_of(GOOD))
     words = words_of(tmp_path / "tiers.svg")
+    check_legible(tmp_path / "tiers.svg", width=WIDTH)
     assert "200 flights in 30 transactions, in segments of 512 KiB. At the end 0 are lost" in words
     assert "a <reader>" in words
-    assert "200 flights, 5.0 MB from the disk, 20.0 MB from the store" in words
+    assert "all 200 flights written by then" in words
+    assert "of these 0 lost, 0 duplicated, 0 aborted ones shown" in words
+    assert "5.0 MB from the disk, 20.0 MB from the store" in words
     assert "12 + 3 + 1" in words
     assert "11 + 33" in words
-    assert "Computed from the code of Apache Kafka 4.2, not measured" in words
+    assert "computed from the code of Apache Kafka 4.2, not measured" in words
     assert "7 flights that were only there" in words
     for tier in Tier:
         assert tier.value in words
@@ -261,7 +276,28 @@ def test_the_picture_has_the_tiers_the_reads_and_the_requests(tmp_path):
 
 def test_the_picture_says_that_records_are_lost(tmp_path):
     draw(tmp_path / "tiers.svg", results_of(BAD))
-    assert "At the end 1 are lost" in words_of(tmp_path / "tiers.svg")
+    words = words_of(tmp_path / "tiers.svg")
+    assert "At the end 1 are lost" in words
+    assert "199 read of 200 flights written by then" in words
+    assert "of these 1 lost" in words
+
+
+def test_what_is_computed_does_not_look_like_what_was_counted(tmp_path):
+    draw(tmp_path / "tiers.svg", results_of(GOOD, GOOD))
+    words = words_of(tmp_path / "tiers.svg")
+    assert words.count("Kafka, computed *") == 2
+    assert "stablelog's are counted, Kafka's are computed" in words
+    boxes = [one for one in ET.parse(tmp_path / "tiers.svg").getroot().iter() if one.tag.endswith("rect")]
+    dashed = {one.get("fill") for one in boxes if one.get("stroke-dasharray")}
+    plain = {one.get("fill") for one in boxes if not one.get("stroke-dasharray")}
+    assert len(dashed) == 2
+    assert not dashed & plain
+
+
+def test_each_read_is_told_with_the_flights_that_it_has_to_find():
+    assert said_of(results_of(BAD).reads[0]).startswith(
+        "a <reader>: 199 flights in 1.0 s. Of the 200 flights written by then: [bold red]1 lost"
+    )
 
 
 def test_a_condition_that_does_not_come_true_is_late(monkeypatch):
