@@ -14,11 +14,12 @@ from rich.console import Console
 from demo.busy import EXIT_CODE, LateError
 from demo.cuts.hours import LATE, plan
 from demo.cuts.ledger import Ledger
-from demo.cuts.picture import draw
+from demo.cuts.picture import WIDTH, draw
 from demo.cuts.scene import report
 from demo.cuts.spark_watch import BY_CUT, BY_OFFSETS, MicroBatch, SparkWatch, summarize
 from demo.flights import AIRPORTS
 from demo.tasks import Task
+from tests.demo.drawn import check_legible, labels_of
 
 READERS = ("one", "other")
 
@@ -181,8 +182,25 @@ def test_the_picture_is_drawn_of_whatever_was_seen(tmp_path):
     spark = Spark(1, {BY_OFFSETS: [["a <&>"]], BY_CUT: [[]]})
     draw(tmp_path / "cuts.svg", planned, seen_by_all(planned), spark)
     words = "".join(ET.parse(tmp_path / "cuts.svg").getroot().itertext())
+    check_legible(tmp_path / "cuts.svg", width=WIDTH)
     assert "torn transactions: 1 · flights without their weather: 1" in words
     assert "torn transactions: 0 · flights without their weather: 0" in words
+
+
+def test_the_picture_says_how_high_the_bars_are_and_what_their_numbers_count(tmp_path):
+    path, planned = tmp_path / "cuts.svg", plan(300)
+    ledger = seen_by_all(planned)
+    torn = {BY_OFFSETS: [["a", "b", "c"], ["c"]], BY_CUT: [[], []]}
+    draw(path, planned, ledger, Spark(2, torn, ledger.began_at))
+    check_legible(path, width=WIDTH)
+    words = [element.text for element in ET.parse(path).getroot().iter() if element.text]
+    assert words.count("transactions") == 2
+    assert words.count("records") == 1
+    levels = [int(label.words) for label in labels_of(path) if label.right < 90 and label.words.isdigit()]
+    assert levels[-6:] == [0, 5, 10] * 2  # the bars are of ten transactions
+    assert words.count("3") == words.count("1") == 1
+    assert any(each.startswith("Its height counts the transactions") for each in words)
+    assert any(each.endswith("the number counts them") for each in words)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, SystemExit), (EXIT_CODE, LateError)])
