@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts demo-tiers picture test test-all coverage night stores mutants check audit bench dist pythons clean
+.PHONY: setup demo demo-cuts demo-tiers picture test test-all coverage night stores mutants check audit bench dist pythons site clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -78,6 +78,9 @@ dist: setup  ## the sdist and the wheel, built twice and checked as a release; d
 
 pythons: setup  ## the quick tests on each Python from 3.11 to 3.14 that is found here
 	$(BIN)/python -m tests.pythons
+
+site: setup  ## the documents as a web site, built and checked; target/site has it
+	$(BIN)/python -m tests.site
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis target dist
