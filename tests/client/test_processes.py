@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -177,29 +178,44 @@ with stablelog.connect(bootstrap) as client:
     assert sorted(visible(broker.bootstrap, topic).values()) == [b"1", b"2", b"3"]
 
 
-class AlarmError(Exception):
+class InterruptError(Exception):
     """What the handler of the tests raises."""
 
 
 def signalled(work, act):
-    """Run `work` in the main thread while a signal comes again and again; `act` is the handler, not within itself."""
-    is_busy = []
+    """Run `work` in the main thread while a thread sends it SIGUSR1; `act` is the handler, not within itself.
+
+    SIGALRM is left to pytest-timeout, which ends a test with it.
+    """
+    is_busy, ended = [], []
+    main = threading.get_ident()
 
     def handle(*_):
-        if not is_busy:
+        if not is_busy and not ended:
             is_busy.append(1)
             try:
                 act()
             finally:
                 is_busy.clear()
 
-    before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0031)
+    def send():
+        while not ended:
+            signal.pthread_kill(main, signal.SIGUSR1)
+            time.sleep(0.003)
+
+    sender = threading.Thread(target=send)
+    before = signal.signal(signal.SIGUSR1, handle)
     try:
-        work()
+        try:
+            sender.start()
+            work()
+        finally:
+            ended.append(1)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        ended.append(1)  # the handler may have raised before the first one
+        if sender.ident is not None:
+            sender.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 @contextmanager
@@ -225,17 +241,17 @@ def a_handler_raises(broker, topic):
             def interrupt(state=state):
                 if state["left"]:
                     state["left"] -= 1
-                    raise AlarmError
+                    raise InterruptError
 
             def work(txn=txn, written=written, number=number):
                 for n in range(300):
                     value = b"%d-%d" % (number, n)
-                    with suppress(AlarmError, RefusedError):
+                    with suppress(InterruptError, RefusedError):
                         written.append((txn.write(topic, value), value))
-                with suppress(AlarmError, RefusedError):
+                with suppress(InterruptError, RefusedError):
                     txn.commit()
 
-            with suppress(AlarmError), finalizers_interrupted():
+            with suppress(InterruptError), finalizers_interrupted():
                 signalled(work, interrupt)
             try:
                 committed = txn.commit()
