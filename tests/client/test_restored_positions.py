@@ -15,7 +15,7 @@ from tests.waiting import until
 
 TIERED = {"remote.storage.enable": "true", "segment.bytes": "1500", "stablelog.order": "commit"}
 OFTEN = {"remote_log_manager_task_interval_ms": 50, "stablelog_remote_coordinator_copy_interval_ms": 100}
-TOPICS = ("orders", "stock")
+TOPICS = ("restored-orders", "restored-stock")
 pytestmark = pytest.mark.xdist_group("restored positions")  # one restore for all
 by = pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
 
