@@ -1,8 +1,10 @@
 """How a stream is started on a machine that may stand still."""
 
+import time
+
 from pyspark.errors import StreamingQueryException
 
-TRIES = 5
+TRY_FOR_S = 300
 
 
 def in_time(work):
@@ -11,10 +13,10 @@ def in_time(work):
     Spark gives the process that asks a source for offsets ten seconds to come up, which no setting changes: in production
     who keeps a query running starts it again, too. No micro-batch has begun by then.
     """
-    for _ in range(TRIES - 1):
+    end = time.monotonic() + TRY_FOR_S
+    while True:
         try:
             return work()
         except (StreamingQueryException, AssertionError) as failure:
-            if "Python worker failed to connect back" not in str(failure):
+            if "Python worker failed to connect back" not in str(failure) or time.monotonic() > end:
                 raise
-    return work()
