@@ -110,58 +110,6 @@ def test_the_example_of_quotas_json_is_read():
     assert f"`{QUOTAS.meta_line}`" in TEXT
 
 
-def test_the_table_of_versions_is_the_codes():
-    from stablelog.commit_order import index_format
-    from stablelog.coordinators.transactions import records as commit_log
-    from stablelog.data_directory import (
-        catalog,
-        checkpoints,
-        clean_shutdown,
-        formats,
-        meta_properties,
-        registered_file,
-        settings_file,
-    )
-    from stablelog.log.files import epochs, log_start, partition_metadata, restored
-    from stablelog.log.indexes import summary, transaction_index
-    from stablelog.log.producer_state import snapshots
-    from stablelog.tier import manifest
-
-    (table,) = re.findall(r"\| file or record \|.*\n\|[-|]*\n((?:\|.*\n)+)", TEXT)
-    told = {row.split("|")[1].strip(): int(row.split("|")[3]) for row in table.splitlines()}
-    by_kind = {**formats.COMMIT_LOG_VALUES, "offset": formats.OFFSETS_LOG_VALUES[1]}
-    assert told == {
-        "`cluster.json`": catalog.VERSION,
-        "`meta.properties`": meta_properties.META_VERSION,
-        "`broker.json`": settings_file.SETTINGS_VERSION,
-        "`acls.json`": registered_file.ACLS.version,
-        "`users.json`": registered_file.USERS.version,
-        "`quotas.json`": registered_file.QUOTAS.version,
-        "`.kafka_cleanshutdown`": clean_shutdown.CLEAN_SHUTDOWN_VERSION,
-        "offset checkpoints": checkpoints.CHECKPOINT_VERSION,
-        "`partition.metadata`": partition_metadata.METADATA_VERSION,
-        "`leader-epoch-checkpoint`": epochs.VERSION,
-        "`log-start-offset`, `view-start-offset`": log_start.VERSION,
-        "`remote-manifest`": manifest.PARTED_VERSION,
-        "`remote-manifest-part-ID`": manifest.PART_VERSION,
-        "`remote-log-start`": log_start.VERSION,
-        "`restored`": restored.VERSION,
-        "`.summary`": summary.VERSION,
-        "`.snapshot`": snapshots.SNAPSHOT_VERSION,
-        "`.producers`": snapshots.PRODUCERS_VERSION,
-        "`.txnindex`": transaction_index.VERSION,
-        "`.commitsummary`": index_format.VERSION,
-        "commit log, a transactional id": by_kind[commit_log.TRANSACTION_KIND][1],
-        "commit log, a transaction group": by_kind[commit_log.GROUP_KIND][1],
-        "commit log, a joint commit's key": by_kind[commit_log.JOINT_KIND][1],
-        "commit log, keys of the kinds 10000 to 10099": commit_log.JOINT_KIND,
-        "offsets log, a committed offset": by_kind["offset"][1],
-        "offsets log, the metadata of a group": formats.OFFSETS_LOG_VALUES[2][1],
-        "offsets log, consumer groups and their members": formats.OFFSETS_LOG_VALUES[3][1],
-    }
-    assert {10_000, 10_099} <= set(commit_log.OWN_KINDS) <= set(range(10_000, 10_100))
-
-
 def test_the_example_of_a_log_start_is_the_codes():
     from stablelog.log.files.log_start import encode_log_start
 
