@@ -17,8 +17,10 @@ process that comes to the step first takes the plan away, says so in `fired.json
     source commit   Spark tells the source that the micro-batch is done
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +41,57 @@ STEPS = {
     "source commit": "driver",
 }
 COMMIT_JOINT = 10002
+STARTED = 19  # place of a process's start time in /proc/PID/stat, behind the name
+
+# Kills the processes of these descriptors: after so many seconds, or as soon as there is a file.
+LATER = """
+import os, signal, sys, time
+delay_s, awaited, *descriptors = sys.argv[1:]
+if not awaited:
+    time.sleep(float(delay_s))
+for _ in range(60_000):
+    if not awaited or os.path.exists(awaited):
+        break
+    time.sleep(0.001)
+for descriptor in descriptors:
+    try:
+        signal.pidfd_send_signal(int(descriptor), signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+
+def identity(process_id):
+    """What tells a process from a later one with the same id: its id, and when it was started."""
+    stat = Path(f"/proc/{process_id}/stat").read_text()
+    return process_id, stat.rpartition(")")[2].split()[STARTED]
+
+
+def held(identities):
+    """Return descriptors of those of the processes that still exist. A process id may be another process's meanwhile."""
+    found = []
+    for process_id, started in identities:
+        try:
+            descriptor = os.pidfd_open(process_id)
+        except ProcessLookupError:
+            continue
+        try:
+            is_same = identity(process_id) == (process_id, started)
+        except (FileNotFoundError, ProcessLookupError):
+            is_same = False
+        if is_same:
+            found.append(descriptor)
+        else:
+            os.close(descriptor)
+    return found
+
+
+def kill_held(descriptors):
+    """Kill the processes of descriptors that `held` returned, and close the descriptors."""
+    for descriptor in descriptors:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
 
 
 def step(directory, name, logged=None):
@@ -63,22 +116,19 @@ def step(directory, name, logged=None):
         plan.rename(directory / "taken.json")
     except FileNotFoundError:
         return  # another one was first
-    if wanted["target"] == "driver":
-        pids = json.loads((directory / "driver.json").read_text())
-    elif wanted["target"] == "broker":
-        pids = [int((directory / "broker.pid").read_text())]
+    if wanted["target"] == "worker":
+        processes = [identity(os.getpid())]
     else:
-        pids = [os.getpid()]
+        processes = json.loads((directory / f"{wanted['target']}.json").read_text())
     write(directory / "fired.json", {**wanted, "logged": str(logged)})
+    descriptors = held(processes)
     if STEPS[name] == "later":
-        kill = "; ".join(f"kill -9 {pid}" for pid in pids)
-        wait = f"sleep {wanted['delay_s']}"
-        if name == "commit logged":
-            wait = f'for n in $(seq 60000); do test -e "{logged}" && break; sleep 0.001; done'
-        subprocess.Popen(["sh", "-c", f"{wait}; {kill}"], start_new_session=True)
+        # A process of its own: it outlives the one that came to the step.
+        wait = [str(wanted["delay_s"]), "" if name == "commit log" else str(logged)]
+        command = [sys.executable, "-I", "-S", "-c", LATER, *wait, *map(str, descriptors)]
+        subprocess.Popen(command, pass_fds=descriptors, start_new_session=True)
         return
-    for pid in pids:
-        os.kill(pid, 9)
+    kill_held(descriptors)
     if wanted["target"] != "broker":
         time.sleep(wanted["delay_s"])  # a task that lives on a little after its driver
 
@@ -177,7 +227,7 @@ def run(directory):
     spark = session("steps", "local[2,4]", spark_driver_extraJavaOptions=QUICK_JAVA, spark_ui_enabled="false")
     spark.sparkContext.setLogLevel("OFF")
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
-    write(directory / "driver.json", [jvm, os.getpid()])
+    write(directory / "driver.json", [identity(jvm), identity(os.getpid())])
     spark.dataSource.register(source_class())
     while not (directory / "stop").exists():
         given = {"bootstrap": config["bootstrap"], "steps": str(directory)}

@@ -7,7 +7,6 @@ import collections
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 import stablelog
 from stablelog.client.blocking.cluster import LATEST, BlockingCluster
-from tests.chaos.spark_driver import STEPS, write
+from tests.chaos.spark_driver import STEPS, held, identity, kill_held, write
 from tests.client.blocking.test_producer import made
 from tests.scale import randomness
 from tests.waiting import until
@@ -97,7 +96,7 @@ class Run:
         # Of drivers killed about Spark's commit log, whether it was written.
         self.logged = collections.Counter()
         self.torn_checks = self.broker_starts = 0
-        (directory / "broker.pid").write_text(str(broker.pid))
+        write(directory / "broker.json", [identity(broker.pid)])
         self.closing = threading.Event()
         self.keeper = threading.Thread(target=self.keep_broker)
         self.keeper.start()
@@ -109,7 +108,7 @@ class Run:
             if os.waitid(os.P_PID, self.broker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 self.broker.kill()
                 self.broker.start()
-                (self.directory / "broker.pid").write_text(str(self.broker.pid))
+                write(self.directory / "broker.json", [identity(self.broker.pid)])
                 self.broker_starts += 1
 
     def start_driver(self):
@@ -122,9 +121,7 @@ class Run:
     def end_driver(self):
         """The driver is dead, or is to be: with its Java process."""
         with contextlib.suppress(FileNotFoundError):
-            for pid in json.loads((self.directory / "driver.json").read_text()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_held(held(json.loads((self.directory / "driver.json").read_text())))
             (self.directory / "driver.json").unlink()
         self.driver.kill()
         self.driver.wait(TIMEOUT_S)
