@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# With this variable Python keeps no bytecode: each process of a test would compile all modules, half a minute for a worker.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo demo-cuts demo-tiers picture test test-all coverage night stores mutants check audit bench dist pythons site clean
 

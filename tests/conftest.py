@@ -17,6 +17,7 @@ from tests.failed_at_once import FailedAtOnce
 from tests.free_space import why_too_little
 from tests.quick_java import QUICK_JAVA
 from tests.scale import beyond_samples, examples
+from tests.shared_compilation import import_part
 
 ROOT = Path(__file__).parents[1]
 USERS = Path(__file__).parent / "spark" / "users"
@@ -54,14 +55,25 @@ ALL_EXTENDED = re.compile(r"^pytestmark = .*\bmark\.(?:extended|java)\b", re.M)
 
 def pytest_ignore_collect(collection_path, config):
     """Leave out the modules of which `make test` or `make test-all` runs no test: each worker would import them."""
-    if collection_path.suffix != ".py" or config.option.markexpr not in ("extended", "not extended"):
-        return None
-    text = collection_path.read_text()
+    return True if is_left_out(collection_path, config) else None  # None: the next hook decides
+
+
+def is_left_out(path, config):
+    if path.suffix != ".py" or config.option.markexpr not in ("extended", "not extended"):
+        return False
+    text = path.read_text()
     if config.option.markexpr == "extended":
-        is_left_out = MAKES_EXTENDED.search(text) is None
-    else:
-        is_left_out = ALL_EXTENDED.search(text) is not None
-    return is_left_out or None  # None: the next hook decides
+        return MAKES_EXTENDED.search(text) is None
+    return ALL_EXTENDED.search(text) is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    gc.disable()  # until `pytest_collection_finish`: nearly all that is made stays
+    config = session.config
+    if hasattr(config, "workerinput") and [Path(each).resolve() for each in config.args] == [ROOT / "tests"]:
+        paths = (path for path in Path(__file__).parent.rglob("test_*.py") if not is_left_out(path, config))
+        import_part(paths, ROOT, config.workerinput)
 
 
 def pytest_xdist_auto_num_workers():
@@ -89,6 +101,7 @@ def pytest_collection_finish():
     """Leave the tests themselves out of each later collection of garbage: they are more than what a test makes."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item):
