@@ -34,6 +34,9 @@ FILES = ("golden/test_newer_formats.py", "golden/test_dropped_formats.py")
 SURVIVING_MAX = 0.05
 ROUNDS = (15, 90)  # seconds of the tests of one mutant, as long as they take when they are traced
 TEST_SECONDS_MAX = 60
+FILES_AT_ONCE = (
+    8  # that one process traces: a start takes seconds, and what was traced outlives a run that is ended
+)
 FEW_TESTS = 3  # that execute a line
 KILLERS_FIRST = 10  # tests that have caught a mutant of the same file
 # Of a room, a test that looks at all constants and defaults of its modules. It executes next to none of their lines.
@@ -77,19 +80,36 @@ def test_files() -> list[Path]:
     return [*found, *(ROOT / "tests" / name for name in FILES)]
 
 
+def groups(paths: Iterable[Path]) -> list[list[Path]]:
+    """The files in groups, each of at most FILES_AT_ONCE files of one folder."""
+    found: dict[Path, list[Path]] = defaultdict(list)
+    for path in paths:
+        found[path.parent].append(path)
+    return [
+        folder[begin : begin + FILES_AT_ONCE]
+        for folder in found.values()
+        for begin in range(0, len(folder), FILES_AT_ONCE)
+    ]
+
+
 class Coverage:
     """Which tests execute a line, and how long each takes.
 
-    Traced file by file. A trace is kept until the file changes, or a source file of the rooms that its tests execute.
+    The tests of several files of a folder are traced in one process. The trace of a file is kept until the file changes,
+    or a source file of the rooms that its tests execute.
     """
 
     def __init__(self, workers: int, tell) -> None:
         files = {path: TARGET / "lines" / f"{digest([path])}.json" for path in test_files()}
-        missing = [path for path, target in files.items() if not self._is_current(target)]
+        missing = {path: target for path, target in files.items() if not self._is_current(target)}
         (TARGET / "lines").mkdir(parents=True, exist_ok=True)
         tell(f"{len(files)} files with tests, {len(missing)} of them to be traced")
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda path: self._trace(path, files[path], tell), missing))
+            list(
+                pool.map(
+                    lambda paths: self._trace({path: missing[path] for path in paths}, tell), groups(missing)
+                )
+            )
         self.seconds: dict[str, float] = {}
         self._of_line: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._of_file: dict[str, set[str]] = defaultdict(set)
@@ -111,11 +131,11 @@ class Coverage:
         return all(path.exists() and digest([path]) == sources[name] for name, path in paths.items())
 
     @staticmethod
-    def _trace(path: Path, target: Path, tell) -> None:
-        made = target.with_suffix(".new")
+    def _trace(targets: dict[Path, Path], tell) -> None:
+        made = next(iter(targets.values())).with_suffix(".new")
         command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", lines.__name__)
         done = subprocess.run(
-            [*command, "--hypothesis-seed=0", str(path)],
+            [*command, "--hypothesis-seed=0", *map(str, targets)],
             cwd=ROOT,
             env=os.environ | {lines.TARGET: str(made), "PYTHONPATH": str(SOURCES), "PYTHONHASHSEED": "0"},
             stdin=subprocess.DEVNULL,
@@ -123,18 +143,19 @@ class Coverage:
             stderr=subprocess.STDOUT,
             check=False,
         )
-        name = path.relative_to(ROOT).as_posix()
+        names = {path.relative_to(ROOT).as_posix(): target for path, target in targets.items()}
         if not made.exists():
-            raise RuntimeError(f"{name} was not traced:\n{done.stdout.decode(errors='replace')}")
-        tests = json.loads(made.read_text())
-        met = {name for told in tests.values() for name, found in told["lines"].items() if found}
-        sources = {name: digest([SOURCES / PACKAGE / name]) for name in sorted(met)}
-        made.write_text(json.dumps({"sources": sources, "tests": tests}))
-        made.rename(target)
-        tell(
-            f"traced {name}"
-            + (f": exit code {done.returncode}; its failed tests are not used" * bool(done.returncode))
-        )
+            raise RuntimeError(f"{', '.join(names)} were not traced:\n{done.stdout.decode(errors='replace')}")
+        traced = json.loads(made.read_text())
+        made.unlink()
+        for name, target in names.items():
+            tests = {test: told for test, told in traced.items() if test.partition("::")[0] == name}
+            met = {source for told in tests.values() for source, found in told["lines"].items() if found}
+            sources = {source: digest([SOURCES / PACKAGE / source]) for source in sorted(met)}
+            made.write_text(json.dumps({"sources": sources, "tests": tests}))
+            made.rename(target)
+            failed = sum(not told["passed"] for told in tests.values())
+            tell(f"traced {name}" + f": {failed} failed tests are not used" * bool(failed))
 
     def _executing(self, change: Change) -> set[str]:
         return {test for line in change.lines for test in self._of_line[change.path, line]}

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -376,3 +377,11 @@ def test_too_many_survivors_fail_and_so_does_one_without_a_reason(monkeypatch):
     monkeypatch.setattr(drawn, "reasons", dict)
     assert drawn.summary(kept, 1, 60.0, said.append, surviving_max=0.01, needs_reasons=False)
     assert not drawn.summary(kept, 1, 60.0, said.append, surviving_max=0.009, needs_reasons=False)
+
+
+def test_files_of_one_folder_are_traced_together():
+    paths = [Path(folder) / f"test_{number}.py" for number in range(10) for folder in ("a", "b")]
+    found = drawn.groups(paths)
+    assert sorted(path for group in found for path in group) == sorted(paths)
+    assert [len(group) for group in found] == [8, 2, 8, 2]
+    assert all(len({path.parent for path in group}) == 1 for group in found)
