@@ -50,7 +50,7 @@ def draw(palette: Palette, found: Found) -> str:
 
     positions = {value: offset for offset, value in found.after}
     parts = [
-        pen.words(LEFT, LOG_TOP - 32, "The log, as it is written", weight=600),
+        pen.words(LEFT, LOG_TOP - 32, "The partition as it was written", weight=600),
         pen.words(
             LEFT,
             HEIGHT - 16,

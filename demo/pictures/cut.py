@@ -70,7 +70,7 @@ def draw(palette: Palette, found: Found) -> str:
     (first, second), (upper, lower) = edges, ROW_TOPS
     middle = (upper + CELL_HEIGHT + lower) / 2
     dash = "stroke-dasharray='6 4'"
-    offsets = " and ".join(f"{topic} {offset}" for topic, offset in found.cut.items())
+    offsets = " and ".join(f"position {offset} of {topic}" for topic, offset in found.cut.items())
     steps = f"M{first:.1f},{upper - 30} V{middle - 10:.1f} L{second:.1f},{middle + 6:.1f} V{lower + CELL_HEIGHT + 22}"
     parts += [
         pen.rule(plain, upper - 22, plain, lower + CELL_HEIGHT + 14, palette.aborted, dash),

@@ -53,7 +53,7 @@ def draw(palette: Palette, found: Found) -> str:
 
     log, before, after = ROW_TOPS
     parts = [
-        pen.words(LEFT, log - 32, "The log: records of four transactions, and how each ended", weight=600),
+        pen.words(LEFT, log - 32, "A partition: four transactions, and how each ended", weight=600),
         pen.words(LEFT, before - 22, "What readers get while B is open", weight=600),
         pen.words(LEFT, after - 22, "What readers get after B has committed", weight=600),
     ]

@@ -14,7 +14,7 @@ DELETED_HOURS, LATE_HOUR, LAST_HOUR = 2, 4, 6
 LEFT, RIGHT = 84, WIDTH - 24
 BAR_TOP, BAR_HEIGHT = 92, 44
 LANE_TOP, LANE_HEIGHT, TXN_HEIGHT = 168, 46, 26
-HEIGHT = LANE_TOP + LANE_HEIGHT * 4 + 84
+HEIGHT = LANE_TOP + LANE_HEIGHT * 4 + 114
 Scale = Callable[[float], float]
 
 
@@ -71,14 +71,14 @@ def draw(palette: Palette, found: Found) -> str:
     committed = [offset for txn in found.transactions if txn.is_committed for offset in txn.offsets]
     waiting_count = sum(offset >= stable for offset in committed)
     parts = [
-        pen.words(LEFT, 34, "flights, partition 0", 20, weight=600),
-        pen.words(RIGHT, 34, "offsets grow to the right", 16, palette.quiet, anchor="end"),
+        pen.words(LEFT, 34, "A list of records (one partition)", 20, weight=600),
+        pen.words(RIGHT, 34, "the newest record is on the right", 16, palette.quiet, anchor="end"),
         box(x(0), BAR_TOP, x(start) - x(0), BAR_HEIGHT, palette.faint),
         box(x(start), BAR_TOP, x(stable) - x(start), BAR_HEIGHT, palette.readable),
         box(x(stable), BAR_TOP, x(high) - x(stable), BAR_HEIGHT, palette.waiting),
         _in_bar(pen, (x(0) + x(start)) / 2, "deleted", palette.quiet),
-        _in_bar(pen, (x(start) + x(stable)) / 2, "readers get these", "white"),
-        _in_bar(pen, (x(stable) + x(high)) / 2, "these wait", palette.ink),
+        _in_bar(pen, (x(start) + x(stable)) / 2, "readers get this part", "white"),
+        _in_bar(pen, (x(stable) + x(high)) / 2, "this part has to wait", palette.ink),
     ]
     marks = ((start, "log start", "middle"), (stable, "LSO", "middle"), (high, "high watermark", "end"))
     for offset, label, anchor in marks:
@@ -88,6 +88,7 @@ def draw(palette: Palette, found: Found) -> str:
                 x(offset), BAR_TOP - 14, f"{label} {offset}", 17, palette.edge, anchor=anchor, weight=600
             ),
         ]
+    parts.append(pen.words(8, LANE_TOP - 8, "producer", 15, palette.quiet))
     for number, lane in enumerate(lanes):
         top = LANE_TOP + LANE_HEIGHT * number
         parts.append(pen.words(LEFT - 14, top + 19, lane, 17, anchor="end", weight=600))
@@ -95,14 +96,20 @@ def draw(palette: Palette, found: Found) -> str:
             if txn.writer == lane:
                 parts += _transaction(pen, txn, top, [x(offset) for offset in (start, high)], x)
     parts += _legend(pen, bottom + 36)
-    parts.append(
+    parts += [
         pen.words(
             LEFT,
             bottom + 74,
-            f"{LATE} holds the last stable offset (LSO): {waiting_count} committed records wait.",
-            17,
-        )
-    )
+            f"{waiting_count} committed records wait for the oldest open transaction: that of {LATE}.",
+            16,
+        ),
+        pen.words(
+            LEFT,
+            bottom + 102,
+            "Log start: the first record that is left. High watermark: the end of the list.",
+            16,
+        ),
+    ]
     return pen.picture(
         HEIGHT,
         f"A partition of flights. Log start {start}, last stable offset {stable}, high watermark {high}. "
@@ -141,10 +148,14 @@ def _legend(pen: Pen, y: float) -> list[str]:
     palette = pen.palette
     parts = []
     left = float(LEFT)
-    entries = ((palette.readable, "committed"), (palette.aborted, "aborted"), (palette.open, "open"))
+    entries = (
+        (palette.readable, "committed transaction"),
+        (palette.aborted, "aborted transaction"),
+        (palette.open, "open transaction"),
+    )
     for colour, label in entries:
         parts += [box(left, y - 14, 22, 16, colour, "rx='2'"), pen.words(left + 30, y, label, 16)]
-        if label == "aborted":
+        if colour == palette.aborted:
             parts.append(pen.rule(left - 3, y - 6, left + 25, y - 6, palette.ink))
-        left += 160
+        left += 236
     return parts
