@@ -20,8 +20,9 @@ from tests.commands import ROOT
 PAGE, RELEASED = ROOT / "docs" / "reference" / "api.md", ROOT / "tests" / "public_api_released.txt"
 MODULES = {
     "stablelog": "",
-    "stablelog.aio": "The client for asyncio.",
     "stablelog.admin": "The types of administration. The calls are those of `Admin`, the type of `client.admin`.",
+    "stablelog.aio": "The client for asyncio. What is as in a blocking class uses the types of this module: "
+    "`AsyncReader` for `Reader`.",
     "stablelog.spark": "See [Spark options](spark-options.md) for the options of reads and writes.",
 }
 MODULES_AND_VERSION = {"admin", "aio", "spark", "__version__"}
@@ -172,23 +173,48 @@ def folded(line):
     return "\n".join([f"{head}(", *(f"    {one}," for one in arguments), f"){result}"])
 
 
+def without_repeats(full, inner, before):
+    """The members of a class without those of another one: of an equal class, or of the class of blocking calls.
+
+    `before` has the members of each class that the page has shown before. A line names what is left out.
+    """
+    for name, of in before.items():
+        if len(inner) > 1 and of == inner:
+            return [("", "...", f"The members of `{name}`.")]
+    names_before = [f"{module}.{full.partition('.aio.Async')[2]}" for module in MODULES]
+    found = next((name for name in names_before if name in before), None)
+    if found is None:
+        return inner
+    same = {(line, said) for _, line, said in before[found]}
+    alike = {name: line for name, line, said in inner if (re.sub("async |Async", "", line), said) in same}
+    coroutines = [name for name, line in alike.items() if line.startswith("async ")]
+    others = [name for name, line in alike.items() if not line.startswith(("async ", "#"))]
+    if coroutines and len(alike) == len(inner) and not others:
+        return [("", "...", f"The calls of `{found}`, as coroutines.")]
+    kinds = ((coroutines, f"Coroutines, else as in `{found}`"), (others, f"As in `{found}`"))
+    lines = [("", "", f"{words}: {', '.join(f'`{name}`' for name in of)}.") for of, words in kinds if of]
+    return lines + [one for one in inner if one[0] not in alike]
+
+
 def page():
     """The text of docs/reference/api.md."""
-    text, module = HEAD, ""
+    text, module, before = HEAD, "", {}
     for full, line, said, inner in names():
         if full.rpartition(".")[0] != module:
             module = full.rpartition(".")[0]
             text += f"\n## {module}\n" + (f"\n{MODULES[module]}\n" if MODULES[module] else "")
         text += f"\n### {full}\n\n{textwrap.fill(said, 120)}\n\n```python\n{folded(line)}\n"
         body = "".join(
-            "\n".join([*(f"# {one}" for one in textwrap.wrap(about, WIDTH)), folded(of)]) + "\n"
-            for _, of, about in inner
+            "\n".join([*(f"# {one}" for one in textwrap.wrap(about, WIDTH)), *([folded(of)] if of else [])])
+            + "\n"
+            for _, of, about in without_repeats(full, inner, before)
         )
         text += (
             textwrap.indent(body or ("..." if line.endswith(":") else ""), "    ").rstrip("\n")
             + ("\n" if line.endswith(":") else "")
             + "```\n"
         )
+        before[full] = inner
     return text
 
 

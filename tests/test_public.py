@@ -89,6 +89,18 @@ def test_the_page_of_the_api_is_drawn_from_the_code():
     assert public_api.PAGE.read_text() == public_api.page(), "run `python -m tests.public_api`"
 
 
+def test_the_page_of_the_api_has_each_member_or_says_where_it_is():
+    sections = dict(re.findall(r"^### (\S+)\n((?:(?!#).*\n|    #.*\n)*)", public_api.page(), re.M))
+    shown = {
+        full: set(re.findall(r"(?:def |`|^    )([\w.]+)(?=[(:`]| =)", text, re.M))
+        for full, text in sections.items()
+    }
+    for full, _, _, inner in public_api.names():
+        others = re.findall(r"# The (?:calls|members) of `([\w.]+)`", sections[full])
+        known = shown[full].union(*(shown[other] for other in others))
+        assert {name for name, line, _ in inner if not line.startswith("#")} <= known, full
+
+
 def test_the_changelog_names_each_change_of_the_api():
     released = public_api.RELEASED.read_text().splitlines()
     found = public_api.unnamed(released, public_api.surface(), (ROOT / "CHANGELOG.md").read_text())
