@@ -35,8 +35,8 @@ WIDTH = 100
 HEAD = """# The Python API
 
 All public names, drawn from the code by `python -m tests.public_api`. What is not on this page may change without
-notice. [The native client](client.md), [administration](admin.md) and
-[the pytest plugin](../guides/tests.md) explain how to use them.
+notice. [The native client](client.md) and [the pytest plugin](../guides/tests.md) explain how to use them,
+[administration](admin.md) what each call of `Admin` does, and [errors](errors.md) what each error means.
 """
 
 
@@ -203,11 +203,19 @@ def page():
         if full.rpartition(".")[0] != module:
             module = full.rpartition(".")[0]
             text += f"\n## {module}\n" + (f"\n{MODULES[module]}\n" if MODULES[module] else "")
-        text += f"\n### {full}\n\n{textwrap.fill(said, 120)}\n\n```python\n{folded(line)}\n"
+        thing = getattr(sys.modules[module], full.rpartition(".")[2])
+        if inspect.isclass(thing) and issubclass(thing, stablelog.StablelogError):
+            said = ""
+        about = f"{textwrap.fill(said, 120)}\n\n" if said else ""
+        text += f"\n### {full}\n\n{about}```python\n{folded(line)}\n"
         body = "".join(
             "\n".join([*(f"# {one}" for one in textwrap.wrap(about, WIDTH)), *([folded(of)] if of else [])])
             + "\n"
-            for _, of, about in without_repeats(full, inner, before)
+            for _, of, about in (
+                [(name, of, "") for name, of, _ in inner]
+                if thing is stablelog.admin.Admin
+                else without_repeats(full, inner, before)
+            )
         )
         text += (
             textwrap.indent(body or ("..." if line.endswith(":") else ""), "    ").rstrip("\n")
