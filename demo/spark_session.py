@@ -93,6 +93,7 @@ def _new_session(name: str) -> Any:
         "spark_ui_enabled": "false",
         "spark_ui_showConsoleProgress": "false",
         "spark_sql_shuffle_partitions": "2",
+        "spark_sql_pyspark_jvmStacktrace_enabled": "true",  # the text of an error names its causes in Java
         "spark_python_authenticate_socketTimeout": "60s",  # two cores may be busy with all the rest
     }
     with _quiet_errors():

@@ -55,24 +55,41 @@ def start(spark: Any, bootstrap: str, checkpoint: Path, rows_per_batch: int) -> 
         rows.writeStream.format("stablelog").options(**sink, topic=NAMED_TOPIC).queryName(NAMED_TOPIC),
         changes.writeStream.outputMode("update").foreachBatch(write_changes).queryName(DELAYS_TOPIC),
     ]
-    return [
-        stream.option("checkpointLocation", str(checkpoint / name)).trigger(availableNow=True).start()
-        for name, stream in zip((NAMED_TOPIC, DELAYS_TOPIC), streams, strict=True)
-    ]
+    queries = []
+    for name, stream in zip((NAMED_TOPIC, DELAYS_TOPIC), streams, strict=True):
+        stream = stream.option("checkpointLocation", str(checkpoint / name)).trigger(availableNow=True)
+        queries.append(stream.start())
+        wait_for_sources(queries[-1])
+    return queries
+
+
+def wait_for_sources(query: Any) -> None:
+    """Wait until a query has opened its sources, or has failed. Another query may start then.
+
+    All queries of a session share one map of environment variables for the source, and Spark adds variables to it when it
+    opens the source of a query, without a lock. Two queries that start at the same time can leave a wrong size in the map.
+    Each micro-batch of both then fails with `Task not serializable`, because of `Illegal size`.
+    """
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(POLL_S)
 
 
 def follow(queries: list[Any]) -> None:
-    """Print a line for each batch of the first query, until all have ended."""
+    """Print a line for each batch of the first query, until all queries have ended or one has failed."""
     told = -1
-    while any(query.isActive for query in queries):
+    while True:
+        is_running = any(query.isActive for query in queries)
         progress = queries[0].lastProgress
         if progress is not None and progress["batchId"] > told:
             told = progress["batchId"]
             sys.stdout.write(f"batch {progress['numInputRows']}\n")
             sys.stdout.flush()
+        for query in queries:
+            if not query.isActive:
+                query.awaitTermination()  # raises the error of one that has failed
+        if not is_running:
+            return
         time.sleep(POLL_S)
-    for query in queries:
-        query.awaitTermination()
 
 
 def main() -> None:

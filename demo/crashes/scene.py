@@ -8,9 +8,7 @@ Spark finds in the end is put beside the source file.
 """
 
 import contextlib
-import math
 import queue
-import signal
 import subprocess
 import threading
 import time
@@ -24,8 +22,9 @@ import stablelog
 from demo.busy import EXIT_CODE, LateError
 from demo.children import Children
 from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
+from demo.crashes.drivers import Drivers, run_pipeline
 from demo.crashes.follow import Follower
-from demo.crashes.history import STREAMED, WRITTEN, History, read_transactions
+from demo.crashes.history import WRITTEN, History, read_transactions
 from demo.crashes.picture import draw
 from demo.crashes.proof import read_back, report
 from demo.flights import AIRPORTS, Totals, by_hour, read_flights, totals
@@ -33,9 +32,6 @@ from stablelog.embedded import EmbeddedBroker
 
 KILLED_AIRPORT = "JFK"
 BROKER_KILLED_AT = 0.6  # of all rows
-SPARK_KILLED_AT = 0.4
-SPARK_BATCHES = 8
-SPARK_FAILURES_MAX = 3  # of its own: on a busy machine a worker of Spark's may come too late
 CATCH_UP_S = 300
 SILENCE_MAX_S = 180
 # Of producers: two or three are meant, and on a busy machine more may come too late for the broker.
@@ -160,78 +156,6 @@ def write_flights(
     return aborted, fleet.restarts
 
 
-class Drivers:
-    """Spark drivers. The first two are started in advance, because a session takes seconds to start."""
-
-    def __init__(self, children: Children, bootstrap: str, checkpoint: Path, row_count: int) -> None:
-        self._children = children
-        self._arguments = (bootstrap, str(checkpoint), str(max(row_count // SPARK_BATCHES, 1)))
-        self._log = checkpoint.with_name("spark.log")
-        self._waiting = [self._start()]
-        self._is_first = True
-
-    def _start(self) -> "subprocess.Popen[str]":
-        return self._children.start("demo.crashes.pipeline", *self._arguments, errors=self._log)
-
-    def next(self) -> "subprocess.Popen[str]":
-        """Let the next driver begin. While the first one runs, its successor starts, because the first one is killed."""
-        process = self._waiting.pop() if self._waiting else self._start()
-        if self._is_first:
-            self._is_first = False
-            self._waiting.append(self._start())
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has failed; whoever waits for it is told
-            process.stdin.write("go\n")
-            process.stdin.close()
-        return process
-
-    def why_it_failed(self) -> str:
-        """What Spark has said last."""
-        return self._log.read_text()[-4000:]
-
-    def kill(self, process: "subprocess.Popen[str]") -> None:
-        """Kill one with -9, and all that it has started: Spark is a Java process and its Python workers."""
-        self._children.kill(process)
-
-    def close(self) -> None:
-        """Kill the driver that was started in advance and is not used, if there is one."""
-        for process in self._waiting:
-            self.kill(process)
-
-
-def run_pipeline(console: Console, drivers: Drivers, row_count: int, history: History) -> None:
-    """Run the Spark pipeline over all flights; kill it with -9 half-way, and let another go on from its checkpoint."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("through Spark", total=row_count)
-        kill_at = row_count * SPARK_KILLED_AT
-        done = failures = 0
-        history.reached(STREAMED, 0)
-        while True:
-            process = drivers.next()
-            assert process.stdout is not None
-            for line in process.stdout:
-                done += int(line.split()[1])
-                progress.update(task, completed=done)
-                history.reached(STREAMED, done)
-                if done >= kill_at:
-                    kill_at = math.inf
-                    history.killed("the Spark driver", STREAMED)
-                    drivers.kill(process)
-                    console.print(
-                        "  Spark: killed -9 in the middle, a new driver goes on from the checkpoint"
-                    )
-            if process.wait() == 0:
-                break
-            failures += process.returncode != -signal.SIGKILL
-            if failures == SPARK_FAILURES_MAX:
-                if process.returncode == EXIT_CODE:
-                    raise LateError(f"{failures} Spark drivers came too late\n{drivers.why_it_failed()}")
-                raise SystemExit(f"the pipeline failed:\n{drivers.why_it_failed()}")
-        progress.update(task, completed=row_count)
-        history.reached(STREAMED, row_count)
-
-
 def wait_for(follower: Follower, row_count: int) -> None:
     """Wait until the follower has seen all flights.
 
@@ -285,7 +209,10 @@ def run(
         )
         wait_for(follower, source.rows)
         follower.stop()
-        run_pipeline(console, drivers, source.rows, history)
+        failures = run_pipeline(console, drivers, source.rows, history)
+        console.print(
+            f"  one Spark driver killed, {failures} replaced after errors of their own", highlight=False
+        )
     with console.status("reading it all back with Spark"):
         proof = read_back(broker.bootstrap)
     ok = report(console, source, proof, follower.followed.count, follower.followed.doomed_count)

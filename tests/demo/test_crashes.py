@@ -13,7 +13,9 @@ import pytest
 from rich.console import Console
 
 from demo.busy import EXIT_CODE, LateError
-from demo.crashes import scene
+from demo.children import Children
+from demo.crashes import pipeline, scene
+from demo.crashes.drivers import Drivers, run_pipeline
 from demo.crashes.follow import Follower
 from demo.crashes.history import (
     CURVES,
@@ -31,6 +33,7 @@ from demo.crashes.scene import Fleet
 from demo.svg import BAD, INK
 from tests.chaos.confluent import patiently, producer_of
 from tests.demo.drawn import check_legible, lines_of
+from tests.demo.fake_driver import ERROR
 from tests.quick_java import QUICK_JAVA
 from tests.spark.reading import make
 from tests.waiting import until
@@ -75,35 +78,121 @@ def test_a_consumer_group_that_does_not_catch_up_is_late(monkeypatch):
     scene.wait_for(follower, 7)
 
 
-class Drivers:
-    """Spark drivers that all end with an exit code."""
+class FakeDrivers(Children):
+    """Children that run a fake driver in place of Spark."""
 
-    def __init__(self, code):
-        self._code = code
-
-    def next(self):
-        return subprocess.Popen(
-            [sys.executable, "-c", f"raise SystemExit({self._code})"], stdout=subprocess.PIPE, text=True
-        )
-
-    def why_it_failed(self):
-        return "its last words"
+    def start(self, _module, *arguments, errors=None):
+        return super().start("tests.demo.fake_driver", *arguments, errors=errors)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(1, SystemExit), (EXIT_CODE, LateError)])
-def test_drivers_that_always_fail_end_the_demo_with_a_sentence(code, kind):
-    console = Console(file=io.StringIO())
-    with pytest.raises(SystemExit, match="its last words") as ended:
-        scene.run_pipeline(console, Drivers(code), 10, History())
-    assert type(ended.value) is kind
+@pytest.fixture
+def supervise(tmp_path):
+    """Run the pipeline with fake drivers, of which the first ones fail in this way. Return what is said and seen."""
+
+    def run(failures, code):
+        for name, value in (("failures", failures), ("code", code), ("rows", 0)):
+            (tmp_path / name).write_text(str(value))
+        said, history = io.StringIO(), History()
+        console = Console(file=said, width=80)
+        found = ended = None
+        with FakeDrivers() as children:
+            used = Drivers(children, "nowhere", tmp_path / "checkpoint", 10)
+            try:
+                found = run_pipeline(console, used, 10, history)
+            except SystemExit as error:
+                ended = error
+        return said.getvalue(), history, found, ended
+
+    return run
+
+
+def test_a_driver_that_fails_once_is_replaced_and_its_whole_error_is_printed(supervise):
+    said, history, failures, ended = supervise(1, 1)
+    assert ended is None
+    assert failures == 1
+    assert [one.what for one in history.kills] == ["the Spark driver"]
+    assert history.progress[STREAMED][-1][1] == 10
+    assert "a driver has ended with an error of its own, exit code 1" in said
+    for row in ERROR.splitlines():
+        assert row.strip() in said
+    assert said.count("Task not serializable") == said.count("Caused by: java.io.IOException: [why]") == 1
+    assert "restart 1 of at most 2: a new driver goes on from the checkpoint" in said
+    assert said.index("Caused by") < said.index("restart 1 of") < said.index("killed -9 in the middle")
+
+
+def test_a_pipeline_without_errors_has_no_restart(supervise):
+    said, history, failures, ended = supervise(0, 1)
+    assert (failures, ended, len(history.kills)) == (0, None, 1)
+    assert "restart" not in said
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, SystemExit), (EXIT_CODE, LateError), (-9, SystemExit)])
+def test_drivers_that_always_fail_end_the_demo_with_their_errors(supervise, code, kind):
+    said, _, _, ended = supervise(99, code)
+    assert type(ended) is kind
+    assert "3 Spark drivers have ended with errors of their own, which are printed above" in str(ended)
+    assert said.count("Caused by: java.io.IOException: [why]") == 3
+    assert "restart 2 of at most 2" in said
+    assert "restart 3" not in said
+
+
+class Starting:
+    """A streaming query that says these things of itself, and then has failed."""
+
+    def __init__(self, *messages):
+        self.messages = [*messages]
+
+    @property
+    def isActive(self):
+        return bool(self.messages)
+
+    @property
+    def status(self):
+        return {"message": self.messages.pop(0)}
+
+
+def test_the_next_query_starts_when_the_sources_of_the_one_before_are_open(monkeypatch):
+    monkeypatch.setattr(pipeline, "POLL_S", 0)
+    query = Starting("Initializing StreamExecution", "Initializing sources", "Processing new data", "more")
+    pipeline.wait_for_sources(query)
+    assert query.messages == ["more"]
+
+
+def test_the_next_query_starts_if_the_one_before_has_failed(monkeypatch):
+    monkeypatch.setattr(pipeline, "POLL_S", 0)
+    query = Starting("Initializing sources", "Initializing sources")
+    pipeline.wait_for_sources(query)
+    assert not query.isActive
+
+
+class Query:
+    """A streaming query that has copied seven rows, and runs or has ended, with or without an error."""
+
+    def __init__(self, error=None, *, runs=False):
+        self.error, self.isActive = error, runs
+        self.lastProgress = {"batchId": 3, "numInputRows": 7}
+
+    def awaitTermination(self):
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_driver_prints_its_last_batch_too(capsys):
+    pipeline.follow([Query(), Query()])
+    assert capsys.readouterr().out == "batch 7\n"
+
+
+def test_a_driver_ends_when_one_of_its_queries_has_failed():
+    with pytest.raises(ValueError, match="no room"):
+        pipeline.follow([Query(runs=True), Query(ValueError("no room"))])
 
 
 # The scene with larger micro-batches: each takes seconds, however few rows it has.
 SLICE = """
 import sys
 from demo.__main__ import main
-from demo.crashes import scene
-scene.SPARK_BATCHES = 2
+from demo.crashes import drivers
+drivers.BATCHES = 2
 sys.exit(main())
 """
 
