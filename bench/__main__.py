@@ -19,6 +19,7 @@ from bench import (
     against,
     client_writes,
     commit_order,
+    imports,
     least_broker,
     limits,
     loads,
@@ -46,6 +47,7 @@ PARTS = (
     "end-to-end",
     "e2e",
     "start",
+    "imports",
     "aborts",
     "acls",
     "client-write",
@@ -344,6 +346,9 @@ def main() -> None:
         sections += [measure_loads(plan, promise, best, with_kafka=missing is None) for promise in Promise]
     if "start" in plan.parts:
         sections.append(measure_start(plan, best, with_kafka=missing is None))
+    if "imports" in plan.parts:
+        with console.status("imports") as status:
+            sections += imports.run(plan.run_count, status.update)
     if "tls" in plan.parts:
         with console.status("TLS") as status:
             sections += tls.run(plan.run_count, plan.divisor, status.update, with_kafka=missing is None)

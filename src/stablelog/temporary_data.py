@@ -21,12 +21,9 @@ import errno
 import fcntl
 import os
 import re
-import secrets
-import shutil
 import signal
 import stat
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -47,7 +44,9 @@ if is_own:
 
 def new_path() -> Path:
     """Return the path of a temporary data directory that does not exist yet."""
-    return Path(tempfile.gettempdir()).resolve() / f"{PREFIX}{secrets.token_hex(8)}"
+    import tempfile  # imported here, as shutil below: the broker's process gets the path from the program
+
+    return Path(tempfile.gettempdir()).resolve() / f"{PREFIX}{os.urandom(8).hex()}"
 
 
 def hold_directory(directory: Path) -> int | None:
@@ -108,7 +107,7 @@ def remove_directory(directory: Path) -> None:
     with contextlib.suppress(OSError):
         found = directory.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-            shutil.rmtree(directory, ignore_errors=True)  # works with file descriptors, and follows no link
+            _remove_tree(directory)
 
 
 def end_and_remove(directory: Path) -> NoReturn:
@@ -138,6 +137,12 @@ def _remove_if_abandoned(directory: Path) -> None:
     try:
         if os.fstat(fd).st_uid == os.getuid() and (directory / DATA).is_dir():
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove_tree(directory)
     finally:
         os.close(fd)
+
+
+def _remove_tree(directory: Path) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)  # works with file descriptors, and follows no link

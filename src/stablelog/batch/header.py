@@ -9,9 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from stablelog.batch.codec import CODECS, Codec
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError
 
 __all__ = [

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from crc32c import crc32c
-
 from stablelog.commit_order.extents import EXTENT
 from stablelog.commit_order.index_format import (
     ENTRIES_SUFFIX,
@@ -32,6 +30,7 @@ from stablelog.commit_order.index_format import (
 )
 from stablelog.commit_order.index_rows import IndexRows
 from stablelog.commit_order.row_file import RowFile
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError, DiskError
 from stablelog.log.files.names import file_path

@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from itertools import accumulate, groupby
 from operator import sub
 
-from crc32c import crc32c
-
 from stablelog.batch.header import (
     CONTROL,
     CRC,
@@ -35,6 +33,7 @@ from stablelog.batch.header import (
 from stablelog.commit_order.copy_buffers import COPY_BUFFERS
 from stablelog.commit_order.extents import SEVERAL, BatchExtent, ExtentColumns
 from stablelog.commit_order.index_format import Entry
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer, File
 from stablelog.errors import DamageError
 from stablelog.log.model import Slice

@@ -14,8 +14,7 @@ Format: docs/reference/formats.md, "log-start-sequence".
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError
 
 VERSION = 1

@@ -13,9 +13,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from stablelog.commit_order.extents import LONG_COUNT
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, refuse_unknown_version
 from stablelog.log.files.names import COMMIT_SUFFIXES
 

@@ -8,8 +8,7 @@ import contextlib
 import struct
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import DiskError
 

@@ -12,8 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.commit_order.extents import EXTENT, SEVERAL, BatchExtent
@@ -26,6 +24,7 @@ from stablelog.commit_order.index_format import (
     CommitSummary,
     Entry,
 )
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import LOG, file_path, log_offsets

@@ -16,8 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.data_directory.topic_settings import order_of
 from stablelog.env.disk import Disk
 from stablelog.errors import DamageError, adding_path, in_words, refuse_unknown_version

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from stablelog.crc32c import crc32c
 from stablelog.data_directory.meta_properties import META_FILE
 from stablelog.env.disk import Disk, FileWriter
 from stablelog.errors import (

@@ -10,7 +10,6 @@ Source: Kafka's leader-side rules for client batches (KIP-98); docs/reference/pr
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import (
@@ -25,6 +24,7 @@ from stablelog.batch.header import (
     read_header,
 )
 from stablelog.batch.markers import MarkerType, encode_marker, read_marker
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, RefusedError
 from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin, PlannedBatch

@@ -7,8 +7,7 @@ A damaged small file counts as missing, because the next start of the broker reb
 import contextlib
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError
 from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.files.listing import SMALL_SIZE, Listing

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from crc32c import crc32c
-
 from stablelog.batch.header import HEADER, crc_holds, headers_in
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.tier.deletion import named_keys
 from stablelog.tier.names import INDEXES, LOG, RemotePartition

@@ -44,8 +44,7 @@ from collections.abc import Callable, Collection, Generator
 from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, FencedError, adding_path, refuse_unknown_version
 from stablelog.tier.names import (
     EPOCH_END,

@@ -19,9 +19,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from stablelog.batch.header import LENGTH_AND_OFFSET_SIZE
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError
 from stablelog.log.indexes.summary import Summary
 from stablelog.log.segments.proof import LENGTH, raw_headers_in

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.log.indexes.summary import Summary

@@ -25,10 +25,9 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from crc32c import crc32c
-
 from stablelog.batch.header import crc_holds, headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, in_words, refuse_unknown_version
 from stablelog.json_text import parse_json
 from stablelog.log.search.rows import SegmentRows

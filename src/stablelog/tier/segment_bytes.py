@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from crc32c import crc32c
-
 from stablelog.batch.header import (
     CRC,
     CRC_START,
@@ -19,6 +17,7 @@ from stablelog.batch.header import (
     crc_holds,
     read_header,
 )
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer
 from stablelog.errors import DamageError, NotLoadedError
 from stablelog.log.indexes.offset_index import OffsetIndex

@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.serial._implicit_defaults import get_implicit_default
 
 Convert = Callable[[Any], Any]
 
@@ -142,4 +141,6 @@ def implicit_default(annotation: Any) -> Any:
                 if f.default is dataclasses.MISSING
             }
         )
+    from kio.serial._implicit_defaults import get_implicit_default
+
     return get_implicit_default(annotation)

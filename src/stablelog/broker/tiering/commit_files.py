@@ -5,9 +5,8 @@ manifest describes it.
 from collections.abc import Mapping
 from pathlib import Path
 
-from crc32c import crc32c
-
 from stablelog.commit_order.index_format import CommitSummary
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, UnavailableError, adding_path
 from stablelog.log.indexes.summary import Summary
 from stablelog.tier.index_object import CommitFiles, IndexKind

@@ -14,8 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DiskError
 from stablelog.types import ObjectRange

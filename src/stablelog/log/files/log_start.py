@@ -10,8 +10,7 @@ Format: docs/reference/formats.md, "log-start-offset".
 
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, adding_path, refuse_unknown_version
 from stablelog.log.files.names import is_log, is_summary, offset_of

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import DamageError, adding_path, in_words, refuse_unknown_version
 from stablelog.json_text import parse_json

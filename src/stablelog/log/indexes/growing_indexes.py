@@ -8,9 +8,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from crc32c import crc32c
-
 from stablelog.batch.header import BatchHeader
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.files.listing import Listing

@@ -5,8 +5,7 @@ and their mapping into memory.
 from contextlib import closing, suppress
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import DamageError
 from stablelog.log.files.names import INDEX, LOG, TIMEINDEX, TXNINDEX, PathOf

@@ -11,8 +11,7 @@ Format: docs/reference/formats.md, "Segment summary".
 import struct
 from dataclasses import astuple, dataclass
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, refuse_unknown_version
 
 VERSION = 1

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Content, Disk
 from stablelog.errors import DamageError, DiskError, UnknownFormatError, refuse_unknown_version
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, file_path, is_snapshot, offset_of

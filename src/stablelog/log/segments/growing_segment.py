@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from crc32c import crc32c
-
 from stablelog.batch.header import DELETE_HORIZON, BatchHeader
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import DamageError
 from stablelog.log.files.listing import Listing

@@ -13,8 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from crc32c import crc32c
-
 from stablelog.batch.header import (
     HEADER,
     LENGTH_AND_OFFSET_SIZE,
@@ -23,6 +21,7 @@ from stablelog.batch.header import (
     crc_holds,
     read_header,
 )
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DamageError
 from stablelog.log.segments.scan import check_crc, scan_batches

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from stablelog.batch.header import HEADER, BatchHeader
+from stablelog.crc32c import crc32c
 from stablelog.env.disk import File
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX, SegmentName

@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, UnknownFormatError
 from stablelog.log.files.names import INDEX_SUFFIXES, LOG, PRODUCERS, SNAPSHOT, snapshot_offsets
 from stablelog.log.indexes.summary import NOTHING, Summary

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
 
 from stablelog.batch.aborted import Aborted, AbortedFilter
 from stablelog.batch.compression import SIZE_MAX, decompress
 from stablelog.batch.header import CODEC_MASK, CONTROL, CRC_START, TRANSACTIONAL, Buffer, Codec
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError
 from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.kernels import decode as k

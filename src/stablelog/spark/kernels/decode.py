@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError
 from stablelog.spark.kernels.cache import kernel
 

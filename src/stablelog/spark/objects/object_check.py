@@ -4,9 +4,9 @@ manifest, the list of the partition's segments.
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from stablelog.batch.header import CRC_START
+from stablelog.crc32c import crc32c
 from stablelog.env.objects.retrying_store import ObjectStore
 from stablelog.errors import DamageError, ObjectMissingError, UnknownFormatError
 from stablelog.spark.kernels import decode as k

@@ -8,8 +8,7 @@ which transactions are open and which were aborted.
 import os
 from pathlib import Path
 
-from crc32c import crc32c
-
+from stablelog.crc32c import crc32c
 from stablelog.errors import DamageError, adding_path
 from stablelog.log.files.names import PRODUCERS, SNAPSHOT, TXNINDEX, file_path, snapshot_offsets
 from stablelog.log.indexes.transaction_index import AbortedTxn

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from crc32c import crc32c
-
 from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.crc32c import crc32c
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, UnavailableError, adding_path
 from stablelog.log.files.names import INDEX, LOG, SUMMARY, TIMEINDEX, TXNINDEX
