@@ -37,7 +37,15 @@ ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".txt")
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/*.md")
+    for pattern in (
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CODE_OF_CONDUCT.md",
+        "docs/**/*.md",
+        "examples/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 WORDS = [
