@@ -89,6 +89,7 @@ TESTED_BY_MODULE = (
     "coordinators",
     "data_directory",
     "log",
+    "ops/doctor",
     "security",
     "tier",
     "wire",

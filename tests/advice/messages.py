@@ -1,4 +1,4 @@
-"""The messages of `spark`, `client` and `cli` that name an option, a setting or a command to use, found in their code.
+"""The messages of `spark`, `client`, `cli` and the doctor that name an option, a setting or a command to use, found in their code.
 
 A message is a text of several words in the code of these rooms: all of its parts, with the values that are put into it.
 Docstrings, the help of commands and the tables that are documentation are no messages.
@@ -19,7 +19,7 @@ from stablelog.client.core import security
 from stablelog.spark.option_table import OPTIONS
 
 SRC = Path(__file__).parents[2] / "src" / "stablelog"
-ROOMS = ("cli", "client", "spark")
+ROOMS = ("cli", "client", "spark", "ops/doctor")
 WORDS_MIN = 3
 # Calls whose texts are the help of commands.
 HELP = {"Option", "Argument", "examples", "Typer", "command_app", "CoreCommand", "CoreOption"}

@@ -8,19 +8,21 @@ import pytest
 import stablelog
 from tests.advice.cli_rows import CLI
 from tests.advice.client_rows import CLIENT
+from tests.advice.doctor_rows import DOCTOR
 from tests.advice.messages import every_message
 from tests.advice.spark_rows import SPARK
 from tests.advice.steps import User
 from tests.advice.store_rows import STORES
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-TABLE = {"cli": CLI, "client": CLIENT, "spark": SPARK + STORES}
+TABLE = {"cli": CLI, "client": CLIENT, "spark": SPARK + STORES, "ops": DOCTOR}
 # Messages that name an option and advise nothing, each with the reason.
 NO_ADVICE = {
     "the new Spark session has these settings": "It reports what was done, and nothing is to be done.",
     "Another call of commit() cannot help: read the topics": "A commit that the broker has forgotten is a day old, and "
     "no call of the client ends the error: the program looks at its records.",
     "needs the extra cli: pip install": "tests/test_packages.py follows it, in an environment without the extra.",
+    "Give it more memory, or lower queued.max.request.bytes": "A test cannot take memory from the machine.",
     "txnAppId {options.app_id} for {target}": "It is the name of a write in other messages.",
 }
 

@@ -20,6 +20,7 @@ class Row(NamedTuple):
         described: what a user is told who may describe everything, and nothing more.
         kafka: what it says of Apache Kafka.
         given: the standard input.
+        is_report: whether what fails is a finding on standard output, with the exit code 1.
     """
 
     words: str
@@ -27,6 +28,7 @@ class Row(NamedTuple):
     described: str = ""
     kafka: str = ""
     given: str = ""
+    is_report: bool = False
 
     @property
     def command(self):
@@ -138,5 +140,6 @@ ROWS = [
         "topic 't' is not commit-ordered.*",
         ".* which only a stablelog broker supports: .*",
     ),
+    Row("doctor --json", DESCRIBE_CONFIGS, DESCRIBE_CONFIGS, is_report=True),
     Row("topics delete {topic}", NO_TOPIC, "deleting topic 't': .* not authorized to DELETE the topic"),
 ]

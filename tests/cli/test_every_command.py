@@ -4,6 +4,7 @@ Each ends in time with the right output, or with one line on stderr and the exit
 """
 
 import contextlib
+import json
 import re
 import struct
 import time
@@ -20,6 +21,7 @@ from stablelog.batch.header import headers_in, write_crc
 from stablelog.batch.records import Record, encode_batch
 from stablelog.cli import broker as cli_broker
 from stablelog.cli import commands, exit_codes, produce, record_reader
+from stablelog.cli.output import FINDINGS
 from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.client.blocking.producer import BlockingProducer
 from stablelog.errors import StablelogError
@@ -46,11 +48,16 @@ def test_each_command_has_a_row():
     assert {row.command for row in ROWS} == COMMANDS
 
 
-def check(done, pattern, code=2):
-    """It has succeeded if there is no pattern; else it has said one line that matches."""
+def check(done, pattern, code=2, *, is_report=False):
+    """It has succeeded if there is no pattern; else it has said one line that matches. A report has a finding that does."""
     assert "Traceback" not in done.stderr, done
     if not pattern:
         assert done.returncode == 0, done
+        return
+    if is_report:
+        assert (done.returncode, done.stderr) == (FINDINGS, ""), done
+        findings = json.loads(done.stdout)["findings"]
+        assert any(re.fullmatch(pattern, found["problem"]) for found in findings), findings
         return
     assert done.returncode == code, done
     (line,) = [line for line in done.stderr.splitlines() if not line.startswith("waiting: ")]
@@ -100,7 +107,7 @@ def guarded(module_path):
 def test_a_user_without_rights_is_told_which_one_is_missing(guarded, row, user):
     done = run(*row.filled(**PLACES), *guarded[user], given=row.given)
     pattern = row.denied if user == USER else row.described
-    check(done, pattern.format(**PLACES) if "{user}" in pattern else pattern)
+    check(done, pattern.format(**PLACES) if "{user}" in pattern else pattern, is_report=row.is_report)
 
 
 # -- no broker -------------------------------------------------------------------------------------------------------
@@ -133,9 +140,9 @@ def test_without_a_broker_every_command_says_so_in_time(network):
 
     with network() as at, ThreadPoolExecutor(4) as threads:
         found = list(threads.map(timed, ROWS))
-    for _, done, _ in found:
+    for row, done, _ in found:
         why = rf"no broker responds at {re.escape(at)} within 0\.2 s.*: start it, name another address .*"
-        check(done, why, exit_codes.NO_BROKER)
+        check(done, why, exit_codes.NO_BROKER, is_report=row.is_report)
     assert [(row.words, took_s) for row, _, took_s in found if took_s > PATIENCE_S] == []
 
 
@@ -181,9 +188,10 @@ def test_a_broker_that_falls_silent_ends_every_command_in_time(stablelog_broker)
 
     with ThreadPoolExecutor(len(ROWS)) as threads:
         found = list(threads.map(timed, ROWS))
-    for _, done, _ in found:
-        assert done.returncode in (2, 3), done
-        check(done, ".*(did not succeed within|no broker responds).*", done.returncode)
+    for row, done, _ in found:
+        assert done.returncode in ((FINDINGS,) if row.is_report else (2, 3)), done
+        why = ".*(did not succeed within|no broker responds).*"
+        check(done, why, done.returncode, is_report=row.is_report)
     assert [(row.words, took_s) for row, _, took_s in found if took_s > PATIENCE_S] == []
 
 

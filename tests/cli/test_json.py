@@ -42,6 +42,7 @@ OPEN = (
     "settings",
     "default_settings",
     "group_settings",
+    "versions.libraries",
 )
 
 
@@ -69,6 +70,9 @@ def documents(module_path):
     }
     with stablelog.serve(module_path / "data", **acls) as broker:
         found |= _of_broker(broker.bootstrap)
+        (found["doctor"],) = _answer(
+            "doctor", "--data", module_path / "other", "--bootstrap", broker.bootstrap
+        )
         (found["inspect"],) = _answer("inspect", broker.data / "b-0" / f"{0:020d}.log")
     shutil.copytree(module_path / "data", module_path / "copy")
     next((module_path / "copy" / "b-0").glob("*.timeindex")).unlink()

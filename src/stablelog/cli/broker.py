@@ -94,11 +94,13 @@ class CommandBroker:
         timeout_s: how many seconds `reach` waits for a response.
         spent_s: how many seconds of the timeout have passed already, since the start of the command.
         settings: the settings of Kafka's clients that the command accepts (`cli.client_settings`), by name.
+        is_named: whether the user has named an address, by an option, the environment or a profile.
 
     Attributes:
         addresses: the addresses as "host:port"; after `reach`, the responding address comes first.
         timeout_s: how many seconds the command waits for a response.
         settings: the settings of Kafka's clients, by name.
+        is_named: whether the user has named an address.
         wait_s: how many seconds `reach` waits: what is left of the timeout, but at least 0.5 s, unless the timeout
             itself is shorter.
     """
@@ -109,12 +111,15 @@ class CommandBroker:
         timeout_s: float = TIMEOUT_S,
         spent_s: float = 0.0,
         settings: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        is_named: bool = True,
     ) -> None:
         assert timeout_s >= 0, timeout_s
         assert spent_s >= 0, spent_s
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
         self.settings = settings
+        self.is_named = is_named
         self.wait_s = max(timeout_s - spent_s, min(timeout_s, WAIT_MIN_S))
         self._is_reached = False
         self._clusters: ClusterPool[BlockingCluster] | None = None  # made by `admin`
@@ -155,6 +160,7 @@ class CommandBroker:
             TIMEOUT_S if timeout_s is None else timeout_s,
             spent_s=time.monotonic() - cli.STARTED_S,
             settings=own.values,
+            is_named=bool(bootstrap),
         )
 
     def reach(self) -> str:

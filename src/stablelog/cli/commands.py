@@ -29,6 +29,7 @@ MODULES = (
     "repair",
     "storage",
     "restore",
+    "doctor",
 )
 
 

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import time
+from enum import Enum
 from pathlib import Path
 
 from stablelog.errors import DiskError, UnavailableError
@@ -74,24 +75,47 @@ def is_locked(directory: Path) -> bool:
     Raises:
         UnavailableError: the lock file cannot be read.
     """
+    try:
+        return lock_state(directory) is LockState.HELD
+    except LocksUnsupportedError as unsupported:
+        log.warning("%s, so it is unknown whether a broker uses the directory", unsupported)
+        return False
+
+
+class LockState(Enum):
+    """Whether a process holds the lock of a data directory."""
+
+    MISSING = "missing"  # No broker has ever used the directory.
+    FREE = "free"
+    HELD = "held"
+
+
+class LocksUnsupportedError(UnavailableError):
+    """The file system of a lock file has no locks."""
+
+
+def lock_state(directory: Path) -> LockState:
+    """Return whether a process holds the lock of a data directory, of a broker of stablelog or of Apache Kafka. The lock
+    is not kept, so the answer may be outdated at once.
+
+    Raises:
+        LocksUnsupportedError: the file system has no locks.
+        UnavailableError: the lock file cannot be read.
+    """
     path = directory / LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return LockState.MISSING
     except OSError as error:
         raise UnavailableError(f"{path} cannot be read: {error.strerror}") from error
     try:
         for lock in (fcntl.flock, fcntl.lockf):
             lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return LockState.HELD
     except OSError as error:
-        log.warning(
-            "%s cannot be locked (%s), so it is unknown whether a broker uses the directory",
-            path,
-            error.strerror,
-        )
+        raise LocksUnsupportedError(f"{path} cannot be locked ({error.strerror})") from error
     finally:
         os.close(descriptor)
-    return False
+    return LockState.FREE

@@ -33,6 +33,17 @@ BROKER_TIME_FILE = "broker-time"
 CONTENT = re.compile(rb"0\n(\d{1,15})\n(\d{1,15})\n")
 
 
+def read_broker_time(disk: Disk, directory: Path) -> tuple[int, int] | None:
+    """Return the two times in the file `broker-time` of a data directory, as a broker last recorded them: broker time
+    (its clock for durations) and the wall clock, both in ms. None if the file is missing or not whole.
+    """
+    try:
+        whole = CONTENT.fullmatch(disk.read_bytes(directory / BROKER_TIME_FILE))
+    except FileNotFoundError:
+        return None
+    return None if whole is None else (int(whole[1]), int(whole[2]))
+
+
 class BrokerTime:
     """The broker time of one data directory, and the file that keeps it. Broker time measures durations, and never goes
     back.
@@ -55,7 +66,7 @@ class BrokerTime:
 
         The wall clock tells how much time has passed. If it is earlier now than in the file, no time is added.
         """
-        recorded = self._read()
+        recorded = read_broker_time(self._disk, self._path.parent)
         if recorded is None:
             return
         now_ms, wall_ms = recorded
@@ -69,13 +80,6 @@ class BrokerTime:
                 self._path.parent,
             )
         self._clock.continue_at(now_ms + max(passed_ms, 0))
-
-    def _read(self) -> tuple[int, int] | None:
-        try:
-            whole = CONTENT.fullmatch(self._disk.read_bytes(self._path))
-        except FileNotFoundError:
-            return None
-        return None if whole is None else (int(whole[1]), int(whole[2]))
 
     def clock_was_set(self) -> None:
         """Take note that the wall clock was set just now. From now on `record` writes its time into the file

@@ -65,6 +65,13 @@ class WhileFull(NamedTuple):
 Result = TypeVar("Result")
 
 
+def margin_size(reserve_size: int) -> int:
+    """Return how many bytes must be free beside a whole reserve of this size before the broker accepts clients' writes.
+    The size of a write that has failed comes on top.
+    """
+    return max(MARGIN_SIZE_MIN, min(reserve_size // STEP_COUNT, MARGIN_SIZE_MAX))
+
+
 class DiskReserve:
     """The disk reserve of one data directory: a file whose space the broker uses when the disk is full.
 
@@ -106,7 +113,7 @@ class DiskReserve:
         """The number of bytes that must be free on the disk, in addition to a reserve file of its whole size, before
         the broker accepts clients' writes.
         """
-        return max(MARGIN_SIZE_MIN, min(self._size // STEP_COUNT, MARGIN_SIZE_MAX)) + self._failed_size
+        return margin_size(self._size) + self._failed_size
 
     @property
     def _lacking(self) -> int:
