@@ -24,7 +24,16 @@ TESTS = (
     "tests/tier",
     "tests/client",
 )
-REQUIREMENTS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "confluent-kafka", "trustme")
+# Helpers of these tests import PySpark, numpy and aiokafka.
+REQUIREMENTS = (
+    "pytest>=8,<9.2",
+    "pytest-timeout",
+    "pytest-xdist",
+    "hypothesis",
+    "confluent-kafka",
+    "aiokafka",
+    "trustme",
+)
 
 
 def interpreters():
@@ -50,7 +59,7 @@ def is_green(minor, interpreter):
     if not python.exists():
         subprocess.run([interpreter, "-m", "venv", directory], check=True)
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "-e", f"{ROOT}[cli,store,oauth]", *REQUIREMENTS], check=True)
+    subprocess.run([*install, "-e", f"{ROOT}[all,spark]", *REQUIREMENTS], check=True)
     tests = [
         python,
         "-m",
