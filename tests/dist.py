@@ -29,6 +29,7 @@ IN_SDIST = (
 # What pyroma asks for and the project cannot have before it has a home and authors.
 PYROMA_LACKS = (
     "Your package does not have author data.",
+    "Your package does not have author-email data.",
     "Your package should have a 'url' field with a link to the project home page",
 )
 
