@@ -57,7 +57,7 @@ def draw(path: Path, title: str, partition: str, history: History, transactions:
         "<rect width='100%' height='100%' fill='white'/>",
         text(LEFT, 44, title, 24, weight=600),
         *_progress(history),
-        text(LEFT, 552, "Offset over time, at two kills", LARGE, weight=600),
+        text(LEFT, 552, "Offsets over time, around two kills", LARGE, weight=600),
         text(LEFT, 575, partition, SMALL, QUIET),
         *_zoom_legend(602),
     ]
@@ -83,7 +83,7 @@ def _progress(history: History) -> list[str]:
     highest = max(points[-1][1] for points in history.progress.values())
     y = scale(0, max(highest, 1), BOTTOM, TOP)
     parts = [
-        text(LEFT, 84, "Flights, over seconds", LARGE, weight=600),
+        text(LEFT, 84, "Flights over time", LARGE, weight=600),
         *legend(LEFT, 112, [(COLOURS[name], LABELS.get(name, name)) for name in CURVES], SMALL),
     ]
     for tick in ticks(0, highest, 5):

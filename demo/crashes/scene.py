@@ -225,7 +225,8 @@ def run(
     )
     aborted_count = sum(not txn.committed for txn in transactions)
     shown = (
-        f"Partition {name} ({KILLED_AIRPORT}), {len(transactions):,} transactions, {aborted_count:,} aborted"
+        f"Partition {name} ({KILLED_AIRPORT}): a box for each transaction near the kill; in all {len(transactions):,}, "
+        f"{aborted_count:,} aborted"
     )
     draw(picture, title, shown, history, transactions)
     return ok

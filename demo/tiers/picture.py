@@ -49,7 +49,7 @@ def draw(path: Path, results: Results) -> None:
 def _titles(results: Results) -> list[str]:
     verdict = results.reads[-1].verdict
     written = (
-        f"{results.flight_count:,} flights in {results.transaction_count:,} transactions, in segments of "
+        f"{results.flight_count:,} flights in {results.transaction_count:,} transactions, in a partition for each airport, in segments of "
         f"{results.segment_size >> 10} KiB."
     )
     found = (
@@ -60,7 +60,7 @@ def _titles(results: Results) -> list[str]:
         text(LEFT, 44, "A log in two tiers, and what a lost disk does to it", 24, weight=600),
         text(LEFT, 70, written, 15, QUIET),
         text(LEFT, 93, found, 15, GOOD if results.is_good else BAD, weight=600),
-        text(LEFT, 130, "One line for each segment", LARGE, weight=600),
+        text(LEFT, 130, "Where each segment was: a line for each, the oldest at the top", LARGE, weight=600),
         *_key(KEY_Y),
     ]
 
@@ -87,8 +87,20 @@ def _strip(x: TimeAxis, phases: Sequence[Phase]) -> list[str]:
         below += [] if is_wide else [label]
         colour = BAD if phase.name == DISK_LOST else SHADES[number % 2]
         parts.append(badge(left, STRIP_TOP, width, STRIP_HEIGHT, label if is_wide else str(number), colour))
-    names = text(RIGHT, STRIP_TOP + 44, "     ".join(below), SMALL, QUIET, anchor="end")
-    return [*parts, names.replace("<text", "<text xml:space='preserve'")]
+    for row, words in enumerate(_rows_of(below)):
+        names = text(RIGHT, STRIP_TOP + 39 + 16 * row, words, SMALL, QUIET, anchor="end")
+        parts.append(names.replace("<text", "<text xml:space='preserve'"))
+    return parts
+
+
+def _rows_of(labels: Sequence[str]) -> list[str]:
+    """Return labels in one row, or in two if one would be too long."""
+    gap = "     "
+    whole = gap.join(labels)
+    if CHARACTER_WIDTH * 1.1 * len(whole) <= RIGHT - LEFT / 2:
+        return [whole]
+    middle = (len(labels) + 1) // 2
+    return [gap.join(labels[:middle]), gap.join(labels[middle:])]
 
 
 def _loss(x: TimeAxis, results: Results) -> list[str]:

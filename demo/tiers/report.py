@@ -24,11 +24,11 @@ def said_of(read: Read) -> str:
 def report(console: Console, results: Results) -> bool:
     """Print what each reader read, from where and with which requests. Returns whether all is as it has to be."""
     style = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD}
-    table = Table(title="Reads of the topic", **style, pad_edge=False, show_edge=False)
+    table = Table(title="Reads of the topic", **style, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
     for heading in ("flights", "disk MB", "store MB", "requests"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("Kafka, computed", justify="right", no_wrap=True, style="dim")
+    table.add_column("Kafka's", justify="right", no_wrap=True, style="dim")
     for read in results.reads:
         table.add_row(
             read.name,
@@ -39,8 +39,8 @@ def report(console: Console, results: Results) -> bool:
         )
     console.print(table)
     for note in (
-        "requests to the store: log files + indexes + others",
-        "of Apache Kafka 4.2 for the same reads: computed from its code, not measured",
+        "requests: to the store, for log files + indexes + others",
+        "Kafka's: those of Apache Kafka 4.2 for the same reads, computed from its code, not measured",
     ):
         console.print(f"  {note}", style="dim", highlight=False, soft_wrap=True)
     verdict = results.reads[-1].verdict

@@ -254,7 +254,7 @@ class Scene:
                 return reader.read_to_end(advance)
 
         everything = [flight.row for flight in self._flights]
-        self._read("consumer, goes on", "of the source", go_on, everything, set(), broker)
+        self._read("consumer, goes on", "of the source, with those of 5", go_on, everything, set(), broker)
         reader.close()
 
     def _read(

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -261,7 +262,10 @@ def test_the_picture_has_the_tiers_the_reads_and_the_requests(tmp_path):
     draw(tmp_path / "tiers.svg", results_of(GOOD))
     words = words_of(tmp_path / "tiers.svg")
     check_legible(tmp_path / "tiers.svg", width=WIDTH)
-    assert "200 flights in 30 transactions, in segments of 512 KiB. At the end 0 are lost" in words
+    assert (
+        "200 flights in 30 transactions, in a partition for each airport, in segments of 512 KiB. At the end 0 are lost"
+        in words
+    )
     assert "a <reader>" in words
     assert "all 200 flights written by then" in words
     assert "of these 0 lost, 0 duplicated, 0 aborted ones shown" in words
@@ -272,6 +276,25 @@ def test_the_picture_has_the_tiers_the_reads_and_the_requests(tmp_path):
     assert "7 flights that were only there" in words
     for tier in Tier:
         assert tier.value in words
+
+
+def test_the_names_of_many_short_phases_cross_nothing_and_stay_in_the_picture(tmp_path):
+    results = results_of(GOOD)
+    results.phases[:] = [Phase(f"a phase with the name {number}", number, number + 1) for number in range(7)]
+    draw(tmp_path / "tiers.svg", results)
+    labels = check_legible(tmp_path / "tiers.svg", width=WIDTH)
+    assert len([label for label in labels if "a phase with the name" in label.words]) == 2
+
+
+def test_the_report_of_the_reads_fits_a_narrow_terminal():
+    results = results_of(GOOD)
+    results.reads[0] = replace(results.reads[0], name="consumer, restored log", expected_count=336_776)
+    results.reads[0].requests.update({GET_LOG: 62, GET_INDEXES: 22, LIST: 12})
+    console = Console(file=io.StringIO(), width=80)
+    report(console, results)
+    said = console.file.getvalue()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in said
+    assert "74 + 25 + 13" in said
 
 
 def test_the_picture_says_that_records_are_lost(tmp_path):
