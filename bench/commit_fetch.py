@@ -192,7 +192,7 @@ def _pages_per_byte(shape: Shape) -> float:
 
 def named(shape: Shape) -> str:
     """The shape in a row's name."""
-    return f"{shape.writers} writers, {shape.records * shape.record_size / 1000:g} kB batches"
+    return f"{shape.writers} writers, {shape.records * shape.record_size / 1000:g} kB"
 
 
 def measure_index(directory: Path, shapes: tuple[Shape, ...], section: Section) -> None:

@@ -34,7 +34,7 @@ SMALL_COUNT, LARGE_COUNT = 4_000_000, 800_000
 SEGMENT_SIZE = 64 * MIB
 COPY_S_MAX = 300.0
 MEMORY_MIB_MAX = 64.0
-NO_STORE_CPU = "M rows per s of processor time, without the store's"
+NO_STORE_CPU = "M rows per processor second, without the store's"
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ class Contest:
         best = self.limit
         for what, seconds, best_seconds in (
             ("M rows/s", took.seconds, best and best.seconds),
-            ("M rows per s of processor time", took.cpu_seconds, best and best.cpu_seconds),
+            ("M rows per processor second", took.cpu_seconds, best and best.cpu_seconds),
         ):
             limit = one.count / best_seconds / 1e6 if best_seconds else None
             row = self.section.row(f"{one.what}, {what}", wanted=one.wanted, limit=limit)

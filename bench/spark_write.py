@@ -57,7 +57,7 @@ class Bench:
         )
         for what, kind, aim in (
             ("M rows/s", "seconds", wanted),
-            ("M rows per s of processor time", "cpu_seconds", None),
+            ("M rows per processor second", "cpu_seconds", None),
         ):
             row = self.section.row(
                 f"{value_size:,} B, {what}",

@@ -429,6 +429,16 @@ def test_no_table_has_a_row_for_one_thing_twice():
             assert not twice, f"{page.name}: {twice}"
 
 
+WORDS_MAX = 80_000
+
+
+def test_the_documents_are_short_enough():
+    """Without decisions. A table's bars count as words, as `wc -w` counts them."""
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"]
+    words = {page.name: len(page.read_text().split()) for page in pages}
+    assert sum(words.values()) <= WORDS_MAX, f"say less, first what is said twice: {words}"
+
+
 def test_each_file_that_adding_an_api_needs_is_there():
     steps = ARCHITECTURE.split("## Adding an API")[1].split("\n## ")[0]
     for name in re.findall(r"`([\w/]+(?:\.py)?)`", steps):

@@ -73,11 +73,11 @@ def test_every_frame_is_held_against_the_other_of_its_round(monkeypatch):
     row = by_name["a, M rows/s"]
     assert [1 / rate for rate in row.runs[OURS]] == pytest.approx([6, 8])
     assert [1 / rate for rate in row.runs["other"]] == pytest.approx([5, 7])
-    row = by_name["b, M rows per s of processor time"]
+    row = by_name["b, M rows per processor second"]
     assert [1 / rate for rate in row.runs[OURS]] == pytest.approx([8, 18])
     assert [1 / rate for rate in row.runs["other"]] == pytest.approx([10, 14])
     assert by_name["b, M rows/s"].limit == 2
-    assert by_name["b, M rows per s of processor time"].limit == 1
+    assert by_name["b, M rows per processor second"].limit == 1
 
 
 def test_a_process_that_ended_takes_nothing_off_the_cost_of_a_query(monkeypatch):

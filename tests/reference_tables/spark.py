@@ -19,9 +19,23 @@ FIRST = {
 }
 
 
+SHORT = {"batch, stream, write": "all", "batch, stream": "read"}
+
+
+def reads_and_writes(where: str) -> str:
+    """The reads and writes of an option, as its row says them."""
+    return SHORT.get(where, where)
+
+
 def _options(names: list[str]) -> str:
     rows = (
-        (f"`{name}`", option.otherwise or option.default, option.kind.valid, option.where, option.meaning)
+        (
+            f"`{name}`",
+            option.otherwise or option.default,
+            option.kind.valid,
+            reads_and_writes(option.where),
+            option.meaning,
+        )
         for name in names
         for option in [OPTIONS[name]]
     )

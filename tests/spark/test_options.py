@@ -8,6 +8,7 @@ from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import BATCH, OPTIONS, STREAM
 from stablelog.spark.options import read_options, write_options
 from tests import documented
+from tests.reference_tables.spark import reads_and_writes
 
 DOCS = documented.page("spark-options.md")
 READ = {"bootstrap": "h:1", "subscribe": "x"}
@@ -16,7 +17,7 @@ READ = {"bootstrap": "h:1", "subscribe": "x"}
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_row_of_an_option_says_what_the_table_says(name):
     option = OPTIONS[name]
-    row = f"| `{name}` | {option.otherwise or option.default} | {option.kind.valid} | {option.where} | {option.meaning} |"
+    row = f"| `{name}` | {option.otherwise or option.default} | {option.kind.valid} | {reads_and_writes(option.where)} | {option.meaning} |"
     assert row.replace("|  |", "| |") in DOCS
 
 
