@@ -39,7 +39,7 @@ def test_readme_is_short():
     ("label", "row"),
     [
         (
-            "99 of 100 commits of a transaction with one record take less than",
+            "time for a commit, of a transaction with one record (99 of 100 commits take less)",
             "commit of 1 record, p99 ms",
         ),
         ("memory of the broker at the end of all measurements", "memory after that, MB"),
