@@ -120,9 +120,7 @@ def test_commit_order_is_the_order_of_the_commits(writers):
 def test_a_cut_is_between_two_commits_and_other_ends_tear_one(writers):
     found = cut.play(writers)
     orders, stock = (found.cut[topic] for topic in ("orders", "stock"))
-    assert (
-        f"cut at R = {cut.CUT_AT}: position {orders} of `orders` and position {stock} of `stock`" in PICTURED
-    )
+    assert f"R is {cut.CUT_AT}, and the positions are {orders} in `orders` and {stock} in `stock`" in PICTURED
     taken = {}
     for topic, commits in found.commits.items():
         records = [one.commit_sequence for one in commits for _ in range(one.start_offset, one.end_offset)]
