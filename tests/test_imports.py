@@ -6,7 +6,7 @@
 import subprocess
 import sys
 
-from bench.imports import BROKER
+from bench.imports import BROKER, HEALTH
 
 # The packages that a broker may import. `crc32c` is not among them: `stablelog.crc32c` loads its extension alone.
 OF_A_BROKER = {"stablelog", "kio", "phantom", "typing_extensions", "cramjam", "_cramjam"}
@@ -19,6 +19,7 @@ LATER = (
     "stablelog.tier",
     "stablelog.cli.core_commands",
     "stablelog.cli.output",
+    "stablelog.broker.monitoring.health_pages",
     "stablelog.broker.monitoring.metrics_server",
     "stablelog.broker.security.logins",
     "kio.serial",
@@ -84,6 +85,25 @@ def test_the_version_needs_no_command():
         "socket",
         "subprocess",
     }
+
+
+def test_a_question_of_health_needs_no_broker():
+    found = imported(HEALTH)
+    assert {name.removeprefix("stablelog.cli.") for name in ours(found)} == {
+        *("stablelog", "stablelog.__main__", "stablelog.cli", "stablelog.errors", "stablelog.json_text"),
+        *(
+            "stablelog.types",
+            "core_commands",
+            "exit_codes",
+            "health",
+            "main",
+            "output",
+            "pairs",
+            "properties",
+        ),
+    }
+    assert packages(found) == {"stablelog", "kio"}
+    assert not found & {"asyncio", "http", "email", "logging", "ssl", "subprocess", "urllib.request"}
 
 
 def test_a_test_session_imports_the_plugin_alone():

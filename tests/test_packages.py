@@ -151,6 +151,11 @@ def test_the_core_has_the_command_serve(core):
     assert core.stablelog("serve", "--help").returncode == 0
 
 
+def test_the_core_has_the_command_health(core):
+    done = core.stablelog("health", "--ready", "--address", "127.0.0.1:1")
+    assert (done.returncode, "no broker answers at 127.0.0.1:1" in done.stderr) == (3, True), done.stderr
+
+
 @pytest.mark.parametrize("words", [("topics", "list"), ("--help",), ()], ids=" ".join)
 def test_other_commands_name_the_extra_that_they_need(core, words):
     done = core.stablelog(*words)

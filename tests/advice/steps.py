@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import re
 import shlex
 import shutil
 import threading
@@ -22,7 +23,7 @@ from tests.spark.reading import make
 
 VALUES = (b"one", b"two", b"three")
 # Commands that ask no broker.
-WITHOUT_BROKER = ("repair", "verify", "storage", "restore", "inspect")
+WITHOUT_BROKER = ("health", "repair", "verify", "storage", "restore", "inspect")
 
 
 class Seen(NamedTuple):
@@ -89,6 +90,9 @@ class User:
         """A name that a step puts into its words."""
         if name == "store":
             return self.fixture("tiers").url
+        if name in ("metrics", "metrics_port"):
+            (address,) = re.findall(r"metrics are served at http://(\S+)/metrics", self.broker.log_tail(1000))
+            return address if name == "metrics" else address.rpartition(":")[2]
         if name in FIXTURES:
             return str(FIXTURES[name](self.fixture(name)))
         if name not in self._names:

@@ -9,13 +9,14 @@ import stablelog
 from tests.advice.cli_rows import CLI
 from tests.advice.client_rows import CLIENT
 from tests.advice.doctor_rows import DOCTOR
+from tests.advice.health_rows import HEALTH
 from tests.advice.messages import every_message
 from tests.advice.spark_rows import SPARK
 from tests.advice.steps import User
 from tests.advice.store_rows import STORES
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-TABLE = {"cli": CLI, "client": CLIENT, "spark": SPARK + STORES, "ops": DOCTOR}
+TABLE = {"cli": CLI + HEALTH, "client": CLIENT, "spark": SPARK + STORES, "ops": DOCTOR}
 # Messages that name an option and advise nothing, each with the reason.
 NO_ADVICE = {
     "the new Spark session has these settings": "It reports what was done, and nothing is to be done.",
@@ -64,6 +65,7 @@ def broker(module_path):
         "authorizer.class.name": AUTHORIZER,
         "super.users": "User:ANONYMOUS",
         "stablelog.produce.proof": "header",
+        "stablelog.metrics.port": 0,
         "group.consumer.heartbeat.interval.ms": 100,
     }
     with stablelog.serve(module_path / "broker", settings=settings) as broker:

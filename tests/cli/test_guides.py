@@ -15,7 +15,7 @@ import pytest
 
 import stablelog
 from stablelog.broker.settings.config import BrokerConfig
-from stablelog.cli.serve import read_properties
+from stablelog.cli.properties import read_properties
 from tests import documented
 from tests.commands import run
 from tests.waiting import until

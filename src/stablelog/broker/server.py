@@ -17,6 +17,7 @@ from stablelog.broker.listeners.open_listeners import (
     prefix_os_errors,
 )
 from stablelog.broker.loop.garbage import collect_often
+from stablelog.broker.monitoring.health import HealthFacts
 from stablelog.broker.monitoring.metrics import Sample
 from stablelog.broker.network.connection_limits import OpenConnection
 from stablelog.broker.requests.router import Router
@@ -60,6 +61,7 @@ class Server:
     ) -> None:
         self.failure: BaseException | None = None
         self.stopping = stopping
+        self._is_stopping = False
         self.broker = Broker(config, directory, disk=disk, clock=clock, on_failure=self._fail)
         self.connections: set[OpenConnection] = set()
         self.open_listeners = OpenListeners(
@@ -122,13 +124,28 @@ class Server:
             for listener in config.listeners:
                 await server.open_listeners.open(listener, tls.get(listener))
             with prefix_os_errors(f"cannot serve metrics on {metrics_host}:{metrics_port}"):
-                server.broker.metrics.serve(metrics_host, metrics_port)
+                server.broker.metrics.serve(metrics_host, metrics_port, server.read_health)
         except BaseException:
             await server.stop()
             raise
         if server.broker.metrics.port >= 0:
             log.info("metrics are served at http://%s:%d/metrics", metrics_host, server.broker.metrics.port)
         return server
+
+    def read_health(self) -> HealthFacts:
+        """Return the state of the broker, from which its health follows. The coordinators are loaded before there is a
+        server.
+        """
+        broker = self.broker
+        return HealthFacts(
+            partition_count=sum(topic.partition_count for topic in broker.topics),
+            opening_count=broker.partitions.opening_count,
+            offline_count=broker.partitions.offline_count,
+            is_disk_full=broker.reserve.is_full,
+            is_stopping=self._is_stopping or self.stopping.is_set(),
+            listener_count=len(broker.config.listeners),
+            accepting_count=len(self.open_listeners.listeners),
+        )
 
     @property
     def listeners(self) -> list[Listener]:
@@ -145,6 +162,7 @@ class Server:
 
         Each connection is closed when its client has read all responses, or after `DRAIN_S` seconds.
         """
+        self._is_stopping = True
         self.open_listeners.close()
         # Requests that wait for records, or for other members of a group, are answered now.
         self.broker.long_polls.end_all()

@@ -1,21 +1,19 @@
-"""The commands that the package runs without its extra `cli`: `serve` and `--version`. argparse reads their options, so
+"""The commands that the package runs without its extra `cli`: `serve` and `health`. argparse reads their options, so
 that neither needs typer. The command line of the extra lists them among all commands, with the same texts.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from stablelog.errors import UsageError
+from stablelog.errors import UsageError, did_you_mean
 
 PAIR: Final = "NAME=VALUE"
 
 
-@dataclass(frozen=True)
-class CoreOption:
+class CoreOption(NamedTuple):
     """An option of a command.
 
     Attributes:
@@ -37,8 +35,7 @@ class CoreOption:
     is_repeated: bool = False
 
 
-@dataclass(frozen=True)
-class CoreCommand:
+class CoreCommand(NamedTuple):
     """A command that needs no extra.
 
     Attributes:
@@ -82,7 +79,24 @@ class CoreCommand:
                 action="append" if option.is_repeated else "store",
                 default=[] if option.is_repeated else None,
             )
-        self.run(**vars(parser.parse_args(words)))
+        self.run(**vars(parser.parse_args(self._checked(words, parser))))
+
+    def _checked(self, words: Sequence[str], parser: argparse.ArgumentParser) -> Sequence[str]:
+        """Return the words without the sign `--`, which ends the options.
+
+        Raises:
+            SystemExit: an option is unknown, or a word is not an option. argparse would name neither if a required
+                option is missing, too, and would not name the option that was meant.
+        """
+        end = list(words).index("--") if "--" in words else len(words)
+        if words[end + 1 :]:
+            parser.error(f"unexpected argument: {words[end + 1]}")
+        known = ["--help", *(option.name for option in self.options)]
+        for word in words[:end]:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                parser.error(f"no such option: {name}{did_you_mean(name, known)}")
+        return words[:end]
 
 
 def _serve(**values: Any) -> None:
@@ -122,4 +136,38 @@ SERVE: Final = CoreCommand(
     ),
     _serve,
 )
-CORE_COMMANDS: Final = {command.name: command for command in (SERVE,)}
+
+
+def _health(*, is_ready: bool, as_json: bool, **values: Any) -> None:
+    from stablelog.cli.health import run_health
+
+    run_health(**values, is_ready=bool(is_ready), as_json=bool(as_json))
+
+
+HEALTH: Final = CoreCommand(
+    "health",
+    "Ask whether a broker is alive or, with --ready, ready for clients.",
+    "stablelog health --ready --config server.properties",
+    (
+        CoreOption(
+            "--address",
+            "Host and port of the broker's metrics (default 127.0.0.1:9644).",
+            "address",
+            "HOST:PORT",
+        ),
+        CoreOption(
+            "--config",
+            "The broker's file of settings, which has stablelog.metrics.host and stablelog.metrics.port.",
+            "config",
+            "PATH",
+            Path,
+        ),
+        CoreOption("--ready", "Ask whether the broker is ready, and not only alive.", "is_ready"),
+        CoreOption(
+            "--timeout", "How many seconds to wait for the answer (default 10).", "timeout", "S", float
+        ),
+        CoreOption("--json", "Print JSON for programs: one document, or one on each line.", "as_json"),
+    ),
+    _health,
+)
+CORE_COMMANDS: Final = {command.name: command for command in (SERVE, HEALTH)}

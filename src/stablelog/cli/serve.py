@@ -14,38 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stablelog.cli.pairs import split_pair
+from stablelog.cli.properties import read_properties
 from stablelog.embedded import LOG_FILE, LOG_SIZE_MAX
 from stablelog.embedded_process import READY_LINE, STOP_TIMEOUT_S
-from stablelog.errors import StablelogError, UsageError
+from stablelog.errors import StablelogError
 from stablelog.json_text import parse_json
 from stablelog.temporary_data import DATA, end_and_remove, make_directory, remove_abandoned
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Read a file of settings in Kafka's form: name=value on each line, and comments after #. Return the values by
-    name.
-
-    Raises:
-        UsageError: the file is missing, or a line is not a setting.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path} is not a text file: a file of settings has name=value on each line"
-        ) from error
-    found = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.lstrip().startswith(("#", "!")):
-            if "=" not in line:  # the message does not quote the line, because it may be a part of a secret
-                raise UsageError(f"{path}, line {number}, is not a setting: write name=value")
-            name, value = split_pair(line)
-            found[name] = value
-    return found
 
 
 def run_serve(

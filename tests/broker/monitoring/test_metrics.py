@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import stablelog
 from stablelog.broker.loop.tasks import Scope
 from stablelog.broker.monitoring import metrics
+from stablelog.broker.monitoring.health import HealthFacts
 from stablelog.errors import UnavailableError
 from stablelog.security.quotas.entities import Alteration, entity_of
 from stablelog.wire.acls import AclBinding, Operation, Pattern, Permission, ResourceType
@@ -46,7 +47,7 @@ def scrape(port):
 @contextlib.asynccontextmanager
 async def served(**settings):
     async with opened(stablelog_metrics_port=0, **settings) as desk:
-        desk.broker.metrics.serve("127.0.0.1", 0)
+        desk.broker.metrics.serve("127.0.0.1", 0, lambda: HealthFacts(0, 0, 0, is_disk_full=False))
         try:
             yield desk
         finally:
@@ -441,7 +442,7 @@ def test_the_tiers_of_a_partition_are_told(tmp_path):
 
     async def conversation():
         async with tiered(tmp_path.as_uri(), stablelog_metrics_port=0) as desk:
-            desk.broker.metrics.serve("127.0.0.1", 0)
+            desk.broker.metrics.serve("127.0.0.1", 0, lambda: HealthFacts(0, 0, 0, is_disk_full=False))
             told_here = teller(desk.broker.metrics.port)
 
             async def values():

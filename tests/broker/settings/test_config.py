@@ -67,12 +67,14 @@ def test_a_listener_that_serves_everyone_on_the_network_needs_a_setting_named_fo
     BrokerConfig({"listeners": f"SSL://{address}:9092", "listener.name.ssl.ssl.client.auth": "required"})
 
 
-def test_metrics_that_others_can_read_need_the_same_setting():
+def test_metrics_that_others_can_read_need_a_setting_of_their_own():
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
         given = {"stablelog.metrics.host": host, "stablelog.metrics.port": "9100"}
         with pytest.raises(UsageError, match=r"metrics\.host=.*no login.*allow\.unauthenticated=true"):
             BrokerConfig(given)
-        BrokerConfig(given | {"stablelog.listeners.allow.unauthenticated": "true"})
+        BrokerConfig(given | {"stablelog.metrics.allow.unauthenticated": "true"})
+        with pytest.raises(UsageError, match="no login"):
+            BrokerConfig(given | {"stablelog.listeners.allow.unauthenticated": "true"})
         BrokerConfig(given | {"stablelog.metrics.port": "-1"})
     for host in ("127.0.0.1", "::1", "localhost"):
         BrokerConfig({"stablelog.metrics.host": host, "stablelog.metrics.port": "9100"})

@@ -54,6 +54,15 @@ def start_thread(name: str, work: Callable[[], None]) -> None:
     threading.Thread(target=run, name=name, daemon=True).start()
 
 
+def ask_loop(loop: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
+    """Let an event loop call `answer` soon, from another thread. `answer` raises no exception.
+
+    Raises:
+        RuntimeError: the loop is closed.
+    """
+    loop.call_soon_threadsafe(answer)
+
+
 async def in_thread_to_its_end(
     threads: Executor | None, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:

@@ -10,10 +10,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from stablelog.broker.loop.threads import start_thread
+from stablelog.broker.monitoring.health import HealthFacts
+from stablelog.broker.monitoring.loop_watch import LoopWatch, watch_loop
 from stablelog.errors import UnavailableError
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.remote_tier import RemoteTier
@@ -186,6 +188,7 @@ class Sample(NamedTuple):
 
 
 Source = Callable[[], Iterable[Sample]]
+Result = TypeVar("Result")
 
 
 class Metrics:
@@ -212,6 +215,7 @@ class Metrics:
         self.fetched_size = 0
         self._server: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watch: LoopWatch | None = None
         self.port = -1
 
     def register_source(self, source: Source) -> None:
@@ -252,24 +256,34 @@ class Metrics:
         return families.values()
 
     def _wait_for_samples(self) -> list[Sample]:
+        return self._wait(self.read_samples(), "the broker has not returned its metrics")
+
+    def _wait(self, work: Coroutine[Any, Any, Result], what_is_late: str) -> Result:
+        """Run a coroutine on the event loop, and wait for its result in another thread.
+
+        Raises:
+            UnavailableError: there is no result in time, or the event loop has ended.
+        """
         assert self._loop is not None
-        samples = self.read_samples()
         try:
-            future = asyncio.run_coroutine_threadsafe(samples, self._loop)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:
-            samples.close()
-            raise UnavailableError("the broker has stopped, so that it has no metrics") from error
+            work.close()
+            raise UnavailableError("the broker has stopped") from error
         try:
             return future.result(SAMPLE_TIMEOUT_S)
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError) as error:
             future.cancel()
-            raise UnavailableError(
-                f"the broker has not returned its metrics for {SAMPLE_TIMEOUT_S:g} s"
-            ) from error
+            raise UnavailableError(f"{what_is_late} for {SAMPLE_TIMEOUT_S:g} s") from error
 
-    def serve(self, host: str, port: int) -> None:
-        """Serve the metrics at /metrics over HTTP, unless the port is negative. Must be called on the broker's event
-        loop.
+    def serve(self, host: str, port: int, read_facts: Callable[[], HealthFacts]) -> None:
+        """Serve the metrics at /metrics over HTTP, and the health at /healthz and /readyz, unless the port is negative.
+        Must be called on the broker's event loop.
+
+        Args:
+            host: the address to listen on.
+            port: the port; 0 takes a free one.
+            read_facts: returns the state of the broker. It is called on the event loop.
 
         Raises:
             OSError: the port cannot be bound.
@@ -278,17 +292,35 @@ class Metrics:
             return
         from prometheus_client import CollectorRegistry, make_wsgi_app
 
+        from stablelog.broker.monitoring.health_pages import HealthPages
         from stablelog.broker.monitoring.metrics_server import MetricsServer
 
         self._loop = asyncio.get_running_loop()
         registry = CollectorRegistry()
         registry.register(self)
-        self._server = MetricsServer(host, port, _respond_503_if_late(make_wsgi_app(registry)))
+        watch = watch_loop(self._loop)
+
+        async def facts() -> HealthFacts:
+            return read_facts()
+
+        pages = HealthPages(
+            lambda: watch.silence_s,
+            lambda: self._wait(facts(), "the event loop has not answered"),
+            _respond_503_if_late(make_wsgi_app(registry)),
+        )
+        try:
+            self._server = MetricsServer(host, port, pages)
+        except BaseException:
+            watch.close()
+            raise
+        self._watch = watch
         start_thread("metrics", self._server.serve_forever)
         self.port = self._server.server_port
 
     def close(self) -> None:
         """Stop the HTTP server, if there is one."""
+        if self._watch is not None:
+            self._watch.close()
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

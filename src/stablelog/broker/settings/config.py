@@ -165,10 +165,10 @@ class BrokerConfig:
         """Refuse metrics that everyone on the network could read, unless a setting accepts the risk."""
         host: str = self["stablelog.metrics.host"]
         is_safe = self["stablelog.metrics.port"] < 0 or is_loopback(host)
-        if not is_safe and not self["stablelog.listeners.allow.unauthenticated"]:
+        if not is_safe and not self["stablelog.metrics.allow.unauthenticated"]:
             raise UsageError(
                 f"stablelog.metrics.host={host}: everyone who reaches this address could read the metrics, because they "
-                "have no login. Use 127.0.0.1; or accept the risk with stablelog.listeners.allow.unauthenticated=true"
+                "have no login. Use 127.0.0.1; or accept the risk with stablelog.metrics.allow.unauthenticated=true"
             )
 
     def _listener(self, address: Address, advertised: tuple[str, int] | None) -> Listener:

@@ -64,8 +64,8 @@ SECURITY_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.listeners.allow.unauthenticated",
         boolean(),
         "false",
-        "Whether a listener that does not authenticate its clients, or the metrics, may listen on an address "
-        "that other machines reach. Everyone there may then do everything, or read the metrics.",
+        "Whether a listener that does not authenticate its clients may listen on an address that other machines "
+        "reach. Everyone there may then do everything.",
     ),
     # TLS
     BrokerSetting(
@@ -171,6 +171,12 @@ SECURITY_SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.metrics.host",
         TEXT,
         "127.0.0.1",
-        "The address of the Prometheus metrics. Everyone who reaches it can read the metrics.",
+        "The address of the Prometheus metrics, which everyone who reaches it can read.",
+    ),
+    BrokerSetting(
+        "stablelog.metrics.allow.unauthenticated",
+        boolean(),
+        "false",
+        "Whether `stablelog.metrics.host` may be an address that other machines reach.",
     ),
 )

@@ -46,7 +46,8 @@ SETTINGS: tuple[BrokerSetting, ...] = (
         "stablelog.metrics.port",
         integer(-1, 65535),
         "-1",
-        "The port of the Prometheus metrics (HTTP, `/metrics`). -1: no metrics. 0: a free port.",
+        "The port of the Prometheus metrics (HTTP, `/metrics`) and of the health (`/healthz`, `/readyz`). -1: neither. "
+        "0: a free port.",
     ),
     *TIERING_SETTINGS,
     *ACL_SETTINGS,
