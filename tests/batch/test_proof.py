@@ -8,7 +8,7 @@ import aiokafka.record.default_records as aiokafka
 import pytest
 
 from stablelog.batch.header import HEADER, Codec, assemble, read_header
-from stablelog.batch.proof import NO_RECORD, PORTION, prove, prove_in_portions
+from stablelog.batch.proof import NO_RECORD, PORTION, prove, prove_in_portions, time_deltas
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import DamageError
 from stablelog.varint import encode_varint
@@ -131,7 +131,6 @@ def mutated(rng, data, count):
     return bytes(data), count
 
 
-@pytest.mark.extended
 def test_the_proof_agrees_with_a_model_that_decodes_record_by_record():
     rng = random.Random(f"proof {SEED}")
     valid = refused = still_valid = 0
@@ -370,3 +369,11 @@ def test_a_proven_batch_is_decoded():
     batch = encode_batch(records, codec=Codec.NONE)
     assert prove(batch[HEADER.size :], 500) == (NO_RECORD, 2)
     assert decode_records(batch) == records
+
+
+def test_the_timestamp_deltas_of_records_are_theirs():
+    deltas = [0, 70, 5, 300, 1 << 30]
+    records = [Record(0, TIME_MS + delta, b"k", bytes(delta % 90)) for delta in deltas]
+    data = encode_batch(records)[HEADER.size :]
+    prove(data, len(records))
+    assert list(time_deltas(data)) == deltas

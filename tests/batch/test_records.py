@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.batch.header import Codec, crc_holds, headers_in, read_header
-from stablelog.batch.records import Record, decode_records, encode_batch, record_heads
+from stablelog.batch.header import HEADER, Codec, crc_holds, headers_in, read_header
+from stablelog.batch.records import (
+    LOOK_COUNT_MAX,
+    Record,
+    decode_records,
+    encode_batch,
+    find_by_time,
+    is_decoded_quickly,
+    record_heads,
+)
 from stablelog.errors import DamageError
 
 DATA = (
@@ -15,6 +23,7 @@ DATA = (
     "0000050002000000000000000210000000026b0276000e00000201027700"
 )
 TIME_MS = 1_700_000_000_000
+COUNT_AT = 57  # place of the number of records in a batch
 
 records = st.lists(
     st.builds(
@@ -91,3 +100,58 @@ def test_changed_batches_raise_corrupt_and_nothing_else():
             list(headers_in(bytes(data)))
         except DamageError:
             continue
+
+
+def timed(*times_ms, base_offset=10):
+    return encode_batch([Record(0, time_ms, b"k", b"v") for time_ms in times_ms], base_offset=base_offset)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "start_offset", "found"),
+    [
+        (0, 0, (10, 5)),
+        (6, 0, (11, 9)),
+        (6, 12, (12, 7)),
+        (8, 12, None),
+        (10, 0, None),
+    ],
+)
+def test_the_first_record_of_a_time_has_the_time_or_a_later_one(time_ms, start_offset, found):
+    assert find_by_time(b"??" + timed(5, 9, 7), time_ms, start_offset, position=2) == found
+
+
+def with_wrong_offset(batch):
+    """The offset delta of the first record is greater than the header's last one."""
+    at = HEADER.size + 3  # behind the size, the attributes and the timestamp delta
+    return batch[:at] + b"\x7e" + batch[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [timed(*[5] * LOOK_COUNT_MAX, 9), timed(5, 9, 7)[:-1] + b"\x7f", with_wrong_offset(timed(5, 9, 7))],
+    ids=["too many records", "records that cannot be decoded", "an offset outside of the batch"],
+)
+def test_where_records_cannot_be_looked_at_a_time_is_found_before_them(batch):
+    assert find_by_time(batch, 6, 0) == (10, 9)
+    assert find_by_time(batch, 6, 12) == (12, 9)
+
+
+def test_a_batch_is_decoded_quickly_if_it_is_small_and_not_compressed():
+    def is_quick(codec, size):
+        return is_decoded_quickly(read_header(encode_batch([Record(0, 0, None, bytes(size))], codec=codec)))
+
+    assert is_quick(Codec.NONE, 1000)
+    assert not is_quick(Codec.NONE, 40_000)
+    assert not is_quick(Codec.GZIP, 1000)
+
+
+def test_the_head_of_a_record_has_the_first_bytes_of_key_and_value():
+    batch = encode_batch([Record(0, 5, b"key", b"value"), Record(0, 5, None, b"")], base_offset=7)
+    assert record_heads(b"?" + batch, 1, size=2) == [(7, b"ke", b"va"), (8, b"", b"")]
+
+
+def test_bytes_behind_the_last_record_are_no_head():
+    batch = bytearray(encode_batch([Record(0, 5, b"key", b"value")] * 2))
+    batch[COUNT_AT + 3] = 1
+    with pytest.raises(DamageError, match="bytes follow the last record"):
+        record_heads(batch, 0, size=2)

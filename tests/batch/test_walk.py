@@ -39,14 +39,12 @@ def walked(batch):
     ]
 
 
-@pytest.mark.extended
 @given(RECORDS)
 def test_a_walk_gives_the_records(records):
     batch = encode_batch(records, base_offset=7)
     assert walked(batch) == decode_records(batch)
 
 
-@pytest.mark.extended
 @given(RECORDS, st.data())
 def test_changed_bytes_give_records_or_are_refused(records, data):
     batch = bytearray(encode_batch(records))

@@ -98,7 +98,6 @@ def known_to(version, request):
     return found if version >= 7 else found._replace(session_id=0, session_epoch=-1, forgotten=[])
 
 
-@pytest.mark.extended
 @settings(deadline=None)
 @given(st.sampled_from(VERSIONS), requests)
 def test_what_kio_writes_is_read(version, request):

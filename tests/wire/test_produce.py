@@ -57,7 +57,6 @@ def frame_of(version, transactional_id, acks, asked):
     return PREFIX.pack(0, version, 7) + b"\0\2me" + (b"\0" if message.__flexible__ else b"") + body.getvalue()
 
 
-@pytest.mark.extended
 @settings(deadline=None)
 @given(st.sampled_from(VERSIONS), st.none() | names, st.integers(-1, 1), topics)
 def test_what_kio_writes_is_read(version, transactional_id, acks, asked):
@@ -70,7 +69,6 @@ def test_what_kio_writes_is_read(version, transactional_id, acks, asked):
     ]
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("version", VERSIONS)
 def test_batches_are_not_copied(version):
     frame = frame_of(version, None, -1, [("t", [(0, b"batch")])])
@@ -89,7 +87,6 @@ def test_a_request_that_is_cut_anywhere_is_refused(version):
     decode_request(APIS[0], version, whole)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("version", "lie"), [(8, b"\x7f\xff\xff\xff"), (9, b"\xff\xff\xff\xff\x07")])
 def test_counts_and_sizes_that_cannot_be_true_are_refused(version, lie):
     frame = frame_of(version, None, -1, [("t", [(0, b"batch")])])
@@ -98,7 +95,6 @@ def test_counts_and_sizes_that_cannot_be_true_are_refused(version, lie):
         decode_request(APIS[0], version, frame[: at - 1 if version > 8 else at - 4] + lie + frame[at:])
 
 
-@pytest.mark.extended
 def test_more_topics_and_partitions_than_a_client_needs_are_refused():
     def asked(count):
         return frame_of(9, None, -1, [("t", [(index, None) for index in range(count - 1)])])
@@ -125,7 +121,6 @@ def test_many_topics_are_decoded_in_steps_with_the_same_result(version, count):
         list(produce_in_steps(version, frame[:-4]))
 
 
-@pytest.mark.extended
 def test_tagged_fields_that_nobody_knows_are_passed_over():
     frame = frame_of(9, None, -1, [("t", [(0, b"batch")])])
     assert frame.endswith(b"batch\0\0\0")
@@ -133,7 +128,6 @@ def test_tagged_fields_that_nobody_knows_are_passed_over():
     assert request.topics[0].partitions[0].records == b"batch"
 
 
-@pytest.mark.extended
 @settings(deadline=None)
 @given(
     st.sampled_from(VERSIONS),
@@ -179,7 +173,6 @@ def test_what_is_answered_is_what_kio_reads(version, produced):
             assert read.record_errors == ()
 
 
-@pytest.mark.extended
 def test_a_version_is_told_of_errors_that_it_knows():
     for version, code in ((10, ErrorCode.invalid_txn_state), (11, ErrorCode.transaction_abortable)):
         refused = ProducedPartition(0, ErrorCode.transaction_abortable)
