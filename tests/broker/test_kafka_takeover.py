@@ -224,6 +224,7 @@ def test_the_next_transaction_is_not_taken_for_what_kafka_had_decided(seed):
     run(conversation())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_takeover_adds_is_durable_before_anyone_can_write(seed):
     """A pending decision of Kafka's is written again with the place where its partitions ended."""

@@ -16,7 +16,7 @@ from tests.waiting import until
 TIERED = {"remote.storage.enable": "true", "segment.bytes": "1500", "stablelog.order": "commit"}
 OFTEN = {"remote_log_manager_task_interval_ms": 50, "stablelog_remote_coordinator_copy_interval_ms": 100}
 TOPICS = ("restored-orders", "restored-stock")
-pytestmark = pytest.mark.xdist_group("restored positions")  # one restore for all
+pytestmark = [pytest.mark.extended, pytest.mark.xdist_group("restored positions")]  # one restore for all
 by = pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
 
 
@@ -99,7 +99,6 @@ def restored(module_path, serve):
         yield found
 
 
-@pytest.mark.extended
 @by
 def test_a_position_before_the_end_of_the_copy_goes_on_there(restored, face, cut):
     with connected(face, restored.broker.bootstrap) as client:
@@ -109,7 +108,6 @@ def test_a_position_before_the_end_of_the_copy_goes_on_there(restored, face, cut
             assert sorted(got + rest(client, cut, text)) == sorted(restored.now[cut])
 
 
-@pytest.mark.extended
 @by
 def test_a_position_after_records_that_are_lost_is_refused_by_name(restored, face, cut):
     """Also where new records have taken the log beyond it."""

@@ -766,19 +766,23 @@ class TestDamages:
     def test_changed_batches(self, make, part):
         check_part(make, changed_batches, part)
 
+    @pytest.mark.sampled(7)
     def test_logs_that_end_early_or_late(self, make, part):
         check_part(make, ended_logs, part)
 
-    @pytest.mark.sampled(9)
+    @pytest.mark.sampled(5)
     def test_lost_files(self, make, part):
         check_part(make, lost_files, part)
 
+    @pytest.mark.sampled(7)
     def test_moved_starts(self, make, part):
         check_part(make, moved_starts, part)
 
+    @pytest.mark.sampled(9)
     def test_segments_that_are_not_used(self, make, part):
         check_part(make, unused_ends, part)
 
+    @pytest.mark.sampled(7)
     def test_several_damages_at_once(self, make, part):
         check_part(make, several_at_once, part)
 

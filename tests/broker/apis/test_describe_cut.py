@@ -110,6 +110,7 @@ class History:
         return found
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_cut_shows_a_part_of_a_transaction(seed):
     history = History(seed)

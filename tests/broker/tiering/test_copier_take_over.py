@@ -379,6 +379,7 @@ def test_a_damaged_local_log_start_is_refused(caplog):
 # -- the log start -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("before", range(14))
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_records_behind_any_log_start_are_copied(before, is_copied):

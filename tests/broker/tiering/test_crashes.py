@@ -237,6 +237,7 @@ class CrashingWorld(World):
         self.compare()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("part_count", [1_000, 1], ids=["whole", "in-parts"])
 @pytest.mark.parametrize("seed", seeds(examples(6)))
 def test_crashes_lose_nothing(seed, part_count, monkeypatch):

@@ -160,6 +160,7 @@ def test_the_machine_may_stop_at_each_operation_of_the_disk():
     assert number > 60
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", seeds(10))
 def test_a_hostile_store_loses_nothing(seed):
     objects = SimObjects(seed, HOSTILE)

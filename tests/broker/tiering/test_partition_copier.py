@@ -141,7 +141,7 @@ def test_the_machine_may_stop_at_each_operation_of_the_disk(rounds):
     assert number > 20, "the record of the manifest, the local log start and the removed files are operations"
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", seeds(20))
 @pytest.mark.usefixtures("part_count")
 def test_a_hostile_store_loses_nothing(seed):

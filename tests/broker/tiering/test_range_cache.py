@@ -54,6 +54,7 @@ def on_disk(disk):
     return sum(len(disk.read_bytes(DIRECTORY / name)) for name in disk.list_dir(DIRECTORY))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", seeds(20))
 def test_both_parts_stay_within_their_bounds_and_return_the_right_bytes(seed):
     chance, disk, fetches = random.Random(seed), SimDisk(), Fetches()

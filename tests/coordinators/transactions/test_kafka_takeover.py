@@ -207,6 +207,7 @@ def test_what_kafka_promised_is_kept_through_every_later_history(numbers: list[i
     live(numbers)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(10))
 def test_long_histories_after_a_takeover(seed: int) -> None:
     chance = random.Random(seed)

@@ -691,7 +691,7 @@ def test_every_history_keeps_what_was_promised(numbers: list[int]) -> None:
     run(numbers)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("seed", range(10))
 def test_long_histories_keep_what_was_promised(seed: int, epoch_max: int) -> None:
     """Scenario 41: and 42, 44, 46, 48, with and without epochs running out."""

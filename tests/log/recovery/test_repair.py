@@ -580,6 +580,7 @@ def test_a_growing_segment_from_which_nothing_can_be_read_is_not_passed_over(at)
     assert not examine(log.disk, DIRECTORY, EXPECTED).is_passed_over
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("seed", range(80))
 def test_a_start_opens_a_log_whose_damage_is_passed_over_and_no_other(clean, seed):

@@ -290,6 +290,7 @@ def test_a_store_in_no_known_layout_is_refused(history, tmp_path):
 # -- overlaps and gaps -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(8))
 def test_overlapping_segments_give_each_record_once(layout, histories, tmp_path, seed):
     choose = random.Random(seed)
