@@ -77,6 +77,23 @@ def test_what_an_open_transaction_holds_back_is_shown_with_its_owner(stablelog_b
     other.abort_transaction(30)
 
 
+@pytest.mark.extended
+def test_in_commit_order_nothing_is_held_back(stablelog_broker, producer):
+    at, group, topic = stablelog_broker.bootstrap, unique("group"), unique("ordered")
+    run("topics", "create", topic, "--config", "stablelog.order=commit", bootstrap=at)
+    write(producer, topic, b"a")
+    commit(at, group, topic, 1)
+    write(producer, topic, b"gone", b"gone", end=False)
+    write(producer, topic, b"open", end=None)
+    row = described(at, group)
+    assert (row["held_back"], row["held_by"]) == (0, "")
+    (found,) = answer("topics", "describe", topic, bootstrap=at)
+    (partition,) = found["partitions"]
+    assert (partition["held_back"], partition["held_by"]) == (0, "")
+    assert partition["high_watermark"] > partition["last_stable"]
+    producer.abort_transaction(30)
+
+
 def test_a_group_past_the_end_has_a_negative_lag(stablelog_broker, topic, producer):
     at, group = stablelog_broker.bootstrap, unique("group")
     write(producer, topic, b"a")

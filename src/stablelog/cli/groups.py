@@ -68,7 +68,8 @@ class Lag(NamedTuple):
         visible_end: the offset after the last record that a read-committed consumer can read.
         lag: the number of offsets from the committed offset to the visible end; below 0 if the committed offset is past
             the end of the partition.
-        held_back: the number of offsets from the last stable offset to the high watermark.
+        held_back: the number of offsets from the last stable offset to the high watermark; 0 in commit order, in which
+            consumers wait for no transaction.
         held_by: the open transaction that limits the last stable offset; empty if there is none, or if the user may not
             describe it.
         unavailable: the reason why the partition cannot be read; the other fields are then None.
@@ -80,6 +81,14 @@ class Lag(NamedTuple):
     held_back: int | None = None
     held_by: str | None = None
     unavailable: str | None = None
+
+
+def _is_commit_ordered(admin: Admin, topic: str) -> bool:
+    """Return whether a topic is in commit order. False if the user may not read its settings."""
+    try:
+        return admin.configs.describe("topic", topic)["stablelog.order"].value == "commit"
+    except RefusedError:
+        return False
 
 
 def _lags(
@@ -103,6 +112,8 @@ def _lags(
     stable = end_offsets(admin, served, "read_committed")
     holders: dict[TopicPartition, str] = {}
     held = [target for target in served if marks[target][1] > stable[target]]
+    in_commit_order = {topic for topic in {topic for topic, _ in held} if _is_commit_ordered(admin, topic)}
+    held = [target for target in held if target[0] not in in_commit_order]
     with contextlib.suppress(RefusedError):  # the user may not see the transactions
         holders = {target: held_by(found) for target, found in open_transactions(admin, held).items()}
     found = {target: Lag(unavailable=why) for target, why in unavailable.items() if target in targets}
@@ -115,7 +126,8 @@ def _lags(
                 visible = visible_end(client, target, max(position, start), end)
             # A read-uncommitted consumer may be behind the last stable offset, and is not past the end.
             lag = max(visible - position, 0) if position <= high_watermark else high_watermark - position
-            found[target] = Lag(end, visible, lag, high_watermark - end, holders.get(target, ""))
+            held_back = high_watermark - end if target in held else 0
+            found[target] = Lag(end, visible, lag, held_back, holders.get(target, ""))
     return found
 
 

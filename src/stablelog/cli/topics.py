@@ -83,7 +83,8 @@ def list_topics(
 @with_broker
 def describe(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> None:
     """Show the settings and partitions of a topic: offsets, and the oldest open transaction, which limits the last
-    stable offset.
+    stable offset. `held back` is the number of offsets from there to the high watermark; readers of a commit-ordered
+    topic wait for no transaction, so it is 0 there.
     """
     from stablelog.cli.transactions import held_by, open_transactions  # only here: the import takes long
 
@@ -94,7 +95,10 @@ def describe(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> No
     served = [target for target in partitions if target not in unavailable]
     marks = start_and_end(admin, served, "read_uncommitted")
     stable = end_offsets(admin, served, "read_committed")
-    open_txns = open_transactions(admin, served)
+    found = admin.configs.describe("topic", name)
+    # In commit order, readers wait for no transaction: what they do not get there is open, or was aborted.
+    has_waiting_readers = found["stablelog.order"].value != "commit"
+    open_txns = open_transactions(admin, served) if has_waiting_readers else {}
     rows: list[tuple[object, ...]] = []
     for target in partitions:
         if target in unavailable:
@@ -103,10 +107,9 @@ def describe(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> No
             continue
         start, high_watermark = marks[target]
         last_stable = stable[target]
-        held_back = high_watermark - last_stable
+        held_back = high_watermark - last_stable if has_waiting_readers else 0
         holder = held_by(open_txns.get(target, ()))
         rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, holder, None))
-    found = admin.configs.describe("topic", name)
     configs = {config.name: config.value for config in found.values() if config.source is ConfigSource.TOPIC}
     columns = (
         "partition",

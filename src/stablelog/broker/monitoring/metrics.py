@@ -85,7 +85,7 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "stablelog_last_stable_offset_lag": (
         "gauge",
-        "Durable offsets that read-committed readers cannot read yet.",
+        "Durable offsets that read-committed readers cannot read yet; 0 in commit order.",
         ("topic", "partition"),
     ),
     "stablelog_producer_ids": ("gauge", "Producers whose state a partition keeps.", ("topic", "partition")),
@@ -355,7 +355,8 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     labels = (partition.topic, str(partition.index))
     started_ms = partition.log.producers.oldest_open_started_ms
     oldest_s = 0.0 if started_ms is None else (now_ms - started_ms) / 1000
-    lag = partition.high_watermark - partition.last_stable_offset
+    # Readers of a commit-ordered partition wait for no transaction.
+    lag = 0 if partition.view is not None else partition.high_watermark - partition.last_stable_offset
     yield Sample("stablelog_log_size_bytes", labels, partition.size)
     yield Sample("stablelog_damaged_batches", labels, partition.log.segments.damaged_count)
     yield Sample("stablelog_log_start_offset", labels, partition.known_start(Isolation.READ_UNCOMMITTED))
