@@ -3,7 +3,7 @@
 python -m tests.pythons
 
 It looks for `python3.N` on the path and among the versions of pyenv, and names the versions that it does not find. The exit
-code is 1 if tests failed on one.
+code is 1 if tests failed on one, or if it finds none at all.
 """
 
 import os
@@ -87,7 +87,7 @@ def main():
     for minor in MINORS:
         state = "not found" if minor not in found else "failed" if minor in failed else "passed"
         print(f"Python 3.{minor}: {state}")
-    sys.exit(bool(failed))
+    sys.exit(bool(failed) or not found)
 
 
 if __name__ == "__main__":
