@@ -26,13 +26,9 @@ TARGET = ROOT / "target"
 TOOLS_DIRECTORY = TARGET / "site-tools"
 MAP = "docs/README.md"
 KINDS = ("Start", "Guides", "Reference", "How it works")
-# Files of the repository that are pages of the site, beside docs/ and examples/. README.md of a folder is its index.
-OTHER_PAGES = {
-    "README.md": "about.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-    "LICENSE": "license.md",
-}
+# Beside docs/ and examples/, each Markdown file in the root is a page, and the license. README.md is another one than that
+# of docs/, which is the home page.
+ROOT_PAGES = {"README.md": "about.md", "LICENSE": "license.md"}
 # The colours follow the system's, as the pictures do. The fonts are the system's: the theme loads its own from Google.
 SETTINGS = """[project]
 site_name = "stablelog"
@@ -60,7 +56,7 @@ COMMON_MARK = MarkdownIt("commonmark").enable("table")
 
 def pages():
     """Each file of the repository that is a page or picture of the site: {path: its path in the site's source}."""
-    found = dict(OTHER_PAGES)
+    found = {path.name: path.name.lower() for path in sorted(ROOT.glob("*.md"))} | ROOT_PAGES
     for path in sorted([*(ROOT / "docs").rglob("*"), *(ROOT / "examples").rglob("*.md")]):
         if path.suffix in (".md", ".svg", ".png"):
             name = path.relative_to(ROOT).as_posix()
@@ -136,10 +132,9 @@ def navigation():
         section = text.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
         listed = re.findall(r"\]\(([\w/.-]+\.md)\)", section)
         nav.append({kind: [link for link in listed if not link.startswith("../")]})
-    others = {"README": "about.md", "Decisions": "decisions/README.md", "Examples": "examples/README.md"}
-    nav.append(
-        {"Project": [*({title: path} for title, path in others.items()), "changelog.md", "contributing.md"]}
-    )
+    titles = {"README": "about.md", "Decisions": "decisions/README.md", "Examples": "examples/README.md"}
+    others = sorted({path.name.lower() for path in ROOT.glob("*.md")} - {"readme.md"})
+    nav.append({"Project": [*({title: path} for title, path in titles.items()), *others, "license.md"]})
     return nav
 
 

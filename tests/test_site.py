@@ -22,6 +22,10 @@ def test_a_link_to_what_is_no_page_is_refused():
         site.with_links("[the code](../../src)", "docs/guides/size.md", PLACES)
 
 
+def test_each_link_of_a_page_leads_to_a_page_of_the_site():
+    assert {"README.md", "about.md", "contributing.md", "license.md"} <= site.sources().keys()
+
+
 def test_items_of_lists_are_continued_at_four_columns():
     text = "1. one\n   goes on\n\n       code\n\n2. two\n   - inner\n     goes on\n\ntext\n"
     assert site.with_wide_lists(text) == (
@@ -39,7 +43,8 @@ def test_each_page_is_once_in_the_navigation():
     ]
     listed += home.values()
     docs = [path.relative_to(documented.DOCS).as_posix() for path in documented.DOCS.rglob("*.md")]
-    others = ["about.md", "changelog.md", "contributing.md", "decisions/README.md", "examples/README.md"]
+    others = ["about.md", "decisions/README.md", "examples/README.md", "license.md"]
+    others += [path.name.lower() for path in site.ROOT.glob("*.md") if path.name != "README.md"]
     assert sorted(listed) == sorted([*(one for one in docs if not one.startswith("decisions/")), *others])
 
 
