@@ -112,7 +112,7 @@ def test_commit_order_is_the_order_of_the_commits(writers):
     assert names(found.after) == ["A", "A", "C", "C", "B", "B"]
     assert found.sequences == {"A": 1, "C": 2, "B": 3}
     marker = found.transactions[0].marker
-    assert "the offset 2 and reserves 3 and 4" in PICTURED
+    assert "the offset 2, and the broker leaves out 3 and 4" in PICTURED
     assert (marker, [offset for offset, _ in found.after[:2]]) == (2, [3, 4])
     draws("commit-order", found)
 
