@@ -120,8 +120,8 @@ def test_commit_order_is_the_order_of_the_commits(writers):
 def test_a_cut_is_between_two_commits_and_other_ends_tear_one(writers):
     found = cut.play(writers)
     orders, stock = (found.cut[topic] for topic in ("orders", "stock"))
-    assert f"R is {cut.CUT_AT}, and the cut is before position {orders} of `orders` and position {stock} of `stock`"
-        in PICTURED
+    ends = f"before position {orders} of `orders` and position {stock} of `stock`"
+    assert f"R is {cut.CUT_AT}, and the cut is {ends}" in PICTURED
     taken = {}
     for topic, commits in found.commits.items():
         records = [one.commit_sequence for one in commits for _ in range(one.start_offset, one.end_offset)]
