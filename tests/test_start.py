@@ -112,7 +112,7 @@ def test_commit_order_is_the_order_of_the_commits(writers):
     assert names(found.after) == ["A", "A", "C", "C", "B", "B"]
     assert found.sequences == {"A": 1, "C": 2, "B": 3}
     marker = found.transactions[0].marker
-    assert "the offset 2, and the broker skips 3 and 4" in PICTURED
+    assert "the offset 2, and 3 and 4 are the positions" in PICTURED
     assert (marker, [offset for offset, _ in found.after[:2]]) == (2, [3, 4])
     draws("commit-order", found)
 
@@ -120,8 +120,8 @@ def test_commit_order_is_the_order_of_the_commits(writers):
 def test_a_cut_is_between_two_commits_and_other_ends_tear_one(writers):
     found = cut.play(writers)
     orders, stock = (found.cut[topic] for topic in ("orders", "stock"))
-    ends = f"before position {orders} of `orders` and position {stock} of `stock`"
-    assert f"R is {cut.CUT_AT}, and the cut is {ends}" in PICTURED
+    ends = f"position {orders} of `orders`, and position {stock} of `stock`"
+    assert f"the cut has R = {cut.CUT_AT}, {ends}" in PICTURED
     taken = {}
     for topic, commits in found.commits.items():
         records = [one.commit_sequence for one in commits for _ in range(one.start_offset, one.end_offset)]
