@@ -67,13 +67,18 @@ def is_left_out(path, config):
     return ALL_EXTENDED.search(text) is not None
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
-    gc.disable()  # until `pytest_collection_finish`: nearly all that is made stays
+    """Collect without the collector of garbage: nearly all that is made stays."""
     config = session.config
     if hasattr(config, "workerinput") and [Path(each).resolve() for each in config.args] == [ROOT / "tests"]:
         paths = (path for path in Path(__file__).parent.rglob("test_*.py") if not is_left_out(path, config))
         import_part(paths, ROOT, config.workerinput)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_xdist_auto_num_workers():
@@ -101,7 +106,6 @@ def pytest_collection_finish():
     """Leave the tests themselves out of each later collection of garbage: they are more than what a test makes."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 def pytest_runtest_setup(item):
