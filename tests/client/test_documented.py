@@ -28,7 +28,9 @@ FACES = documented.take("python-service.md", "client.read([", "txn.write(")
 (COMMANDS,) = documented.take("python-service.md", "stablelog topics create")
 (LOGIN,) = documented.take("client.md", "SASL_SSL")
 (MANY,) = documented.take("python-service.md", "txn.write_many(")
-(RESUMED,) = documented.take("python-service.md", "reader.position")
+(RESUMED,) = documented.take("python-service.md", "reader.position", "os.replace")
+(STORED,) = documented.take("python-service.md", "reader.position", "sqlite3")
+(GROUPED,) = documented.take("python-service.md", "client.transaction(group=")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,33 @@ def test_a_client_logs_in(module_path, monkeypatch):
         exec(f"import os, stablelog\n{program}", names)
         with names["client"] as client:
             assert client.admin.topics.list() is not None
+
+
+@pytest.mark.extended
+def test_a_transaction_is_written_in_its_group(stablelog_broker):
+    paid = create(stablelog_broker.bootstrap, group="payments")
+    with stablelog.connect(stablelog_broker.bootstrap) as client:
+        names = {"client": client}
+        exec(GROUPED.replace('"paid"', repr(paid)), names)
+    assert visible(stablelog_broker.bootstrap, paid) == {names["paid"].result(): b"12 EUR"}
+
+
+@pytest.mark.extended
+def test_the_program_with_a_database_has_each_result_once(stablelog_broker, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names = [create(stablelog_broker.bootstrap) for _ in range(2)]
+    program = STORED.replace("localhost:9092", stablelog_broker.bootstrap).replace("wait=5", "wait=0")
+    program = program.replace('["orders", "stock"]', repr(names))
+    with stablelog.connect(stablelog_broker.bootstrap) as client:
+        for value in ("a", "b"):
+            with client.transaction() as txn:
+                txn.write_many(names[0], [value, value])
+                txn.write(names[1], value)
+            made = {"__name__": "page"}
+            exec(program, made)
+            results = [bytes(row[0]) for row in made["database"].execute("SELECT value FROM results")]
+            made["database"].close()
+            assert sorted(results) == [b"a"] * 3 + [b"b"] * 3 * (value == "b")
 
 
 def test_the_program_with_a_stored_position_goes_on(stablelog_broker, monkeypatch, capsys, tmp_path):
