@@ -238,6 +238,12 @@ CLI = [
         seen="added 3 ACLs",
     ),
     row(
+        "consume prints one topic, so call it for each",
+        command("consume $ordered $topic"),
+        steps(command("consume $ordered"), command("consume $topic")),
+        command("cut $ordered"),
+    ),
+    row(
         "--consumer needs --group",
         command(f"{ADD} --consumer --topic t"),
         command(f"{ADD} --consumer --topic t --group g"),

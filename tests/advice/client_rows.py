@@ -390,6 +390,16 @@ def read(order):
     return doing(work)
 
 
+def read_all(*topics):
+    """Read transactions of several topics to their end."""
+
+    def work(user):
+        with stablelog.connect(user.bootstrap) as client:
+            return list(client.read([user.fill(topic) for topic in topics], wait=0))
+
+    return doing(work)
+
+
 def read_on(*, by_position=False, cut=False):
     """Read a topic of several partitions separately, from a commit sequence or from a position."""
 
@@ -486,6 +496,11 @@ TRANSACTIONS = [
         "`stablelog topics create {name}` creates it",
         transaction("$new", deadline=1.0),
         steps(command("topics create $new"), transaction("$new")),
+        steps(
+            command("topics create $later --config stablelog.order=commit"),
+            transaction("$later"),
+            read_all("$later"),
+        ),
     ),
     row(
         "Make the batches smaller or the setting larger",
@@ -502,6 +517,19 @@ TRANSACTIONS = [
         "the transaction was begun with group=",
         transaction("$of_payments", group="orders"),
         transaction("$of_payments", group="payments"),
+    ),
+    row(
+        "Use client.transaction(group=",
+        transaction("$of_payments"),
+        transaction("$of_payments", group="payments"),
+    ),
+    row(
+        "--config stablelog.order=commit` creates it for this reader",
+        read_all("$new", "$ordered"),
+        steps(
+            command("topics create $new --config stablelog.order=commit"),
+            read_all("$new", "$ordered"),
+        ),
     ),
 ]
 CLIENT = LOGIN + TRANSACTIONS

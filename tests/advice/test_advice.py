@@ -19,6 +19,7 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 TABLE = {"cli": CLI + HEALTH, "client": CLIENT, "spark": SPARK + STORES, "ops": DOCTOR}
 # Messages that name an option and advise nothing, each with the reason.
 NO_ADVICE = {
+    "abort() was called": "It reports what the program did.",
     "the new Spark session has these settings": "It reports what was done, and nothing is to be done.",
     "Another call of commit() cannot help: read the topics": "A commit that the broker has forgotten is a day old, and "
     "no call of the client ends the error: the program looks at its records.",

@@ -30,12 +30,21 @@ def read(broker, topic, *fields):
     return [tuple(record.get(name) for name in fields) for record in found]
 
 
-def test_a_topic_that_is_missing_is_named_with_the_command_that_makes_it(stablelog_broker):
-    name = unique("missing")
-    refused = run("produce", name, bootstrap=stablelog_broker.bootstrap, given="never\n")
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_a_topic_that_is_missing_is_named_with_the_command_that_makes_it(stablelog_broker, command):
+    name, at = unique("missing"), stablelog_broker.bootstrap
+    refused = run(command, name, bootstrap=at, given="never\n")
     assert refused.returncode == 2
-    assert f"`stablelog topics create {name}` creates it" in refused.stderr
-    assert name not in str(answer("topics", "list", bootstrap=stablelog_broker.bootstrap))
+    hint = f"there is no topic {name!r} at {at}. `stablelog topics create {name}` creates it"
+    assert refused.stderr.startswith(f"stablelog: {hint}")
+    assert name not in str(answer("topics", "list", bootstrap=at))
+
+
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_a_topic_with_a_mistyped_name_is_named_rightly(stablelog_broker, topic, command):
+    refused = run(command, topic[:-1], bootstrap=stablelog_broker.bootstrap, given="never\n")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert f"; did you mean {topic}" in refused.stderr
 
 
 @pytest.mark.extended

@@ -60,6 +60,7 @@ def test_a_transaction_that_crosses_is_aborted_and_told_which_groups(
     ):
         assert part in str(refused.value)
     assert str(refused.value).startswith(f"the transaction was begun with group={mine!r}: ")
+    assert str(refused.value).endswith(f"Use client.transaction(group={others!r})")
     assert refused.value.code is ErrorCode.topic_authorization_failed
     assert_failed(futures, ErrorCode.topic_authorization_failed)
     write(client, [own], b"after", mine)

@@ -334,3 +334,15 @@ def test_what_cannot_be_read_so_is_refused(stablelog_broker, client, topics):
         assert refused.value.code is ErrorCode.invalid_request
     with pytest.raises(UsageError, match="order 'offset'"):
         client.read(topics, order="offset")
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_missing_topic_is_named_with_the_command_that_makes_it_readable(
+    stablelog_broker, client, topics, cut
+):
+    missing = unique("missing")
+    with pytest.raises(RefusedError) as refused:
+        next(client.read([*topics, missing], cut=cut))
+    made = f"`stablelog topics create {missing} --config stablelog.order=commit` creates it"
+    assert f"there is no topic {missing!r} at {stablelog_broker.bootstrap}. {made}" in str(refused.value)
+    assert refused.value.code is ErrorCode.unknown_topic_or_partition

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -12,6 +13,9 @@ from stablelog.client.blocking.cluster import EARLIEST, LATEST
 from stablelog.client.topics import TopicDescription
 from stablelog.errors import RefusedError, did_you_mean
 from stablelog.types import TopicPartition
+
+# The error codes of a topic that does not exist, also because no topic can have the name.
+MISSING: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
 
 
 def known_topic(admin: Admin, name: str) -> TopicDescription:
@@ -24,23 +28,26 @@ def known_topic(admin: Admin, name: str) -> TopicDescription:
     try:
         return _described(admin, name)
     except RefusedError as refused:
-        if refused.code not in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception):
+        if refused.code not in MISSING:
             raise
         others = admin.topics.list(internal=True)
         fail(f"there is no topic {name!r}{did_you_mean(name, others, count_max=3)}")
 
 
-def topic_to_write(admin: Admin, name: str) -> TopicDescription:
-    """Return the metadata of a topic that records are written to. A missing topic is an error, because the broker would
-    create it with default settings, and the order of a topic cannot be changed.
+def topic_of_records(admin: Admin, name: str) -> TopicDescription:
+    """Return the metadata of a topic that records are written to or read from. A missing topic is an error, because the
+    broker would create it with default settings, and the order of a topic cannot be changed.
 
     Raises:
-        UnavailableError: the topic does not exist; the message names the command that creates it.
+        UnavailableError: the topic does not exist; the message names the command that creates it, and topics with
+            similar names.
     """
     try:
         return _described(admin, name)
     except RefusedError as refused:
-        fail(str(refused))
+        is_missing = refused.code in MISSING
+        similar = did_you_mean(name, admin.topics.list(internal=True), count_max=3) if is_missing else ""
+        fail(f"{refused}{similar}")
 
 
 def _described(admin: Admin, name: str) -> TopicDescription:

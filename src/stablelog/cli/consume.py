@@ -4,11 +4,12 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from stablelog.cli.admin import chosen_partitions, known_topic
+from stablelog.cli.admin import chosen_partitions, topic_of_records
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.disk_watch import WaitReporter, disk_watch
 from stablelog.cli.leaders import without_leader
@@ -30,12 +31,28 @@ from stablelog.types import TopicPartition
 app = command_app()
 
 
+class OneTopicCommand(TyperCommand):
+    """A command that reads one topic. It says what to do if several are given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line. If they name more than one topic, end the command with a message."""
+        ctx.allow_extra_args = True
+        left: list[str] = super().parse_args(ctx, args)
+        if left and not ctx.resilient_parsing:
+            ctx.fail(
+                f"unexpected {' '.join(left)}: consume prints one topic, so call it for each. `stablelog cut` shows up "
+                "to which offsets several topics have the same commits"
+            )
+        return left
+
+
 @app.command(
+    cls=OneTopicCommand,
     epilog=examples(
         "stablelog consume orders --offset -10 --format '%p %o %T %k %v\\n'",
         "stablelog consume orders --offset @2026-01-31T12:00:00Z --count 100 --json",
         "stablelog consume orders --group billing --follow",
-    )
+    ),
 )
 @with_broker
 def consume(
@@ -80,7 +97,7 @@ def consume(
     spec = _check(isolation, start, partitions, group)
     render = _render(form, as_json=as_json)
     admin, bootstrap = broker.admin(), broker.reach()
-    found = known_topic(admin, topic)
+    found = topic_of_records(admin, topic)
     chosen = chosen_partitions(found, partitions)
     places = _places(admin, found, chosen, spec, isolation) if group is None else {}
     begin = {index: at for (_, index), at in places.items() if at >= 0 or at == EARLIEST}

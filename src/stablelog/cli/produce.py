@@ -13,7 +13,7 @@ import typer
 from kio.schema.errors import ErrorCode
 
 from stablelog.cli import login
-from stablelog.cli.admin import group_of_topic, topic_to_write
+from stablelog.cli.admin import group_of_topic, topic_of_records
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.broker_calls import BrokerCalls
 from stablelog.cli.offsets import parse_time_ms
@@ -154,7 +154,7 @@ def produce(
         return _completed(found, given)
 
     admin, bootstrap = broker.admin(), broker.reach()
-    found = topic_to_write(admin, topic)
+    found = topic_of_records(admin, topic)
     settings = WriteSettings.from_options(broker.settings, compression, transaction_timeout_s)
     if transactional_id is None and (transaction or batch is not None):
         transactional_id = _new_id(group_of_topic(admin, topic) or "")

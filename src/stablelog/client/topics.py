@@ -85,13 +85,20 @@ def metadata_request(names: Iterable[str] | None) -> Any:
     )
 
 
-def missing_topic(name: str, bootstrap: str) -> str:
+def missing_topic(name: str, bootstrap: str, *, ordered: bool = False) -> str:
     """Return the message for a topic that does not exist. It contains the command that creates the topic, or the rule
-    of names if no topic can have this name.
+    of names if no topic can have this name. With `ordered`, the topic has to be commit-ordered (created with
+    `stablelog.order=commit`), so the command creates such a topic.
     """
     if not is_topic_name(name):
         return f"{name[:TOPIC_NAME_SIZE_MAX]!r} is not a valid topic name: {TOPIC_NAME_RULE}"
-    return f"there is no topic {name!r} at {bootstrap}. `stablelog topics create {name}` creates it"
+    missing = f"there is no topic {name!r} at {bootstrap}"
+    if ordered:
+        return f"{missing}. `stablelog topics create {name} --config stablelog.order=commit` creates it for this reader"
+    return (
+        f"{missing}. `stablelog topics create {name}` creates it; with --config stablelog.order=commit, readers get whole "
+        "transactions from it"
+    )
 
 
 def read_topics(response: Any, bootstrap: str) -> dict[str, TopicDescription]:

@@ -24,6 +24,7 @@ from stablelog.errors import (
     TransactionAbortedError,
     UnavailableError,
 )
+from stablelog.wire.extension.transaction_groups import crossing_in_words
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_the_code_of_a_refusal_and_its_words_are_kept_if_the_records_can_be_comm
 
 
 def test_an_abort_that_the_program_has_asked_for_is_told_as_one():
-    assert str(abort_error(None)) == "the transaction was aborted: it was cancelled"
+    assert str(abort_error(None)) == "the transaction was aborted: abort() was called"
     assert str(abort_error(KeyError("mine"))) == "the transaction was aborted: KeyError: 'mine'"
 
 
@@ -107,6 +108,12 @@ def test_an_unknown_outcome_says_how_to_learn_it_unless_nobody_can_tell_it_any_m
 def test_a_batch_of_a_topic_outside_the_transaction_names_the_group_of_the_transaction():
     refused = RefusedError(ErrorCode.topic_authorization_failed, "no right")
     assert str(naming_group(refused, "g")) == "the transaction was begun with group='g': no right"
+    crossing = crossing_in_words("g/me", "t", "bank")
+    told = str(naming_group(RefusedError(ErrorCode.topic_authorization_failed, f"t-0: {crossing}: so"), "g"))
+    assert told == (
+        "the transaction was begun with group='g': it belongs to transaction group 'g', and topic 't' to transaction "
+        "group 'bank'. Use client.transaction(group='bank')"
+    )
     other = RefusedError(ErrorCode.message_too_large, "large")
     assert naming_group(other, "g") is other
 

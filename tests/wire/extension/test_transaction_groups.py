@@ -3,7 +3,13 @@
 import pytest
 
 from stablelog.wire.extension.children import child_id
-from stablelog.wire.extension.transaction_groups import group_in_words, group_of, is_group_name
+from stablelog.wire.extension.transaction_groups import (
+    crossing_in_words,
+    group_in_words,
+    group_of,
+    group_of_topic_in,
+    is_group_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +39,11 @@ def test_a_group_is_named_like_a_topic():
     assert not any(is_group_name(name) for name in ("a/b", "a b", "ä", "a" * 101, "a\n"))
     assert group_in_words("payments") == "transaction group 'payments'"
     assert group_in_words("") == "the default transaction group"
+
+
+@pytest.mark.parametrize("group", ["", "bank"])
+@pytest.mark.parametrize("own", ["me", "payments/me", "it's topic 'x' to"])
+def test_the_group_of_the_topic_is_read_from_a_refusal(own, group):
+    words = crossing_in_words(own, "of.accounts", group)
+    assert group_of_topic_in(f"appending to of.accounts-0: {words}: a transaction") == ("of.accounts", group)
+    assert group_of_topic_in("topic 'of.accounts' may not be written") is None

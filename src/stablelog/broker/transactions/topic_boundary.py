@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.topics.topic_list import TopicList
 from stablelog.coordinators.log_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.errors import RefusedError
-from stablelog.wire.extension.transaction_groups import group_in_words, group_of
+from stablelog.wire.extension.transaction_groups import crossing_in_words, group_of
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ class TopicBoundary:
         fitting_group = own or "''"
         refused = RefusedError(
             ErrorCode.topic_authorization_failed,
-            f"transactional id {transactional_id!r} belongs to {group_in_words(own)} by the name before its first slash, "
-            f"and topic {topic_name!r} to {group_in_words(topic.group)}: a transaction writes to topics of its own group. "
+            f"{crossing_in_words(transactional_id, topic_name, topic.group)}: a transaction writes to topics of its own "
+            "group. "
             f"Use an id {fitting_id}, or a topic made with stablelog.group={fitting_group}",
         )
         if (own, topic_name) not in self._logged and len(self._logged) < LOGGED_PAIRS_MAX:

@@ -112,7 +112,7 @@ class Client:
         Args:
             topics: one name or several; or a compiled regular expression that whole names must match. The broker applies
                 it (RE2), and also selects topics that are created later.
-            group: the consumer group.
+            group: the consumer group; not a transaction group, as in `transaction` and `read`.
             isolation: "read_committed" for committed records only, or "read_uncommitted".
             start: where to read a partition without a committed offset from: "earliest" or "latest".
             wait: seconds to wait for another record before an iteration ends; None for no limit.

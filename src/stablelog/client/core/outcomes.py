@@ -24,6 +24,7 @@ from stablelog.errors import (
     TransactionAbortedError,
     UnavailableError,
 )
+from stablelog.wire.extension.transaction_groups import group_in_words, group_of_topic_in
 
 # The broker refuses a batch or the commit with these codes because the transaction has ended, or has lost a batch. The
 # same records can be committed in another transaction.
@@ -101,7 +102,7 @@ def abort_error(cause: BaseException | None) -> RefusedError:
             return cause
         failure = TransactionAbortedError(cause.code, str(cause))
     else:
-        failure = aborted_error("it was cancelled" if cause is None else f"{type(cause).__name__}: {cause}")
+        failure = aborted_error("abort() was called" if cause is None else f"{type(cause).__name__}: {cause}")
     failure.__cause__ = cause
     return failure
 
@@ -170,8 +171,16 @@ def shared_key_error(
 def naming_group(failure: Exception, group: str) -> Exception:
     """Return the error to raise for a refused batch: `failure`, or, if the broker refused the batch because its topic
     belongs to another transaction group (topics whose commits have one order) than the transaction, an error that also
-    names the group of the transaction.
+    names the group of the transaction, and the argument that begins a transaction in the topic's group.
     """
     if not isinstance(failure, RefusedError) or failure.code is not ErrorCode.topic_authorization_failed:
         return failure
-    return RefusedError(failure.code, f"the transaction was begun with group={group!r}: {failure}")
+    reason = str(failure)
+    crossed = group_of_topic_in(reason)
+    if crossed is not None:
+        topic, theirs = crossed
+        reason = (
+            f"it belongs to {group_in_words(group)}, and topic {topic!r} to {group_in_words(theirs)}. Use "
+            f"client.transaction(group={theirs!r})"
+        )
+    return RefusedError(failure.code, f"the transaction was begun with group={group!r}: {reason}")

@@ -6,19 +6,42 @@ A reader begins after the position of an earlier reader, after a commit sequence
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from stablelog.client.core.cluster import Cluster
 from stablelog.client.core.cuts import Cut, describe_cut
 from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_holds
 from stablelog.client.core.seeking import StartTime, offsets_since
 from stablelog.client.core.steps import Steps
-from stablelog.client.topics import TopicDescription
+from stablelog.client.responses import UnknownTopicOrPartitionError
+from stablelog.client.topics import TopicDescription, missing_topic
 from stablelog.errors import DataLossError, UsageError
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN
 
 After = ReadPosition | StartTime | int | None
+StartT = TypeVar("StartT")
+
+
+def naming_missing(cluster: Cluster, names: Sequence[str], steps: Steps[StartT]) -> Steps[StartT]:
+    """Run the steps by which a reader of the topics `names` begins. If they find that a topic does not exist, look which
+    one, and raise an error whose message has the command that creates it as the reader needs it: commit-ordered.
+
+    Raises:
+        UnknownTopicOrPartitionError: a topic does not exist.
+    """
+    try:
+        return (yield from steps)
+    except UnknownTopicOrPartitionError as missing:
+        failure = missing
+    for name in names:
+        try:
+            yield from cluster.metadata((name,))
+        except UnknownTopicOrPartitionError:
+            raise UnknownTopicOrPartitionError(
+                missing_topic(name, cluster.bootstrap, ordered=True)
+            ) from failure
+    raise failure
 
 
 def start_of_partitions(

@@ -19,7 +19,7 @@ from stablelog.client.core.group_names import check_group
 from stablelog.client.core.long_poll import WAIT_MAX_S
 from stablelog.client.core.pauses import PausedPartitions
 from stablelog.client.core.read_position import UNKNOWN, Mark, ReadPosition, check_fits
-from stablelog.client.core.reader_start import After, start_of_cuts, start_of_partitions
+from stablelog.client.core.reader_start import After, naming_missing, start_of_cuts, start_of_partitions
 from stablelog.client.core.seeking import check_offsets
 from stablelog.client.core.steps import NOW, Steps
 from stablelog.client.core.transaction_stream import (
@@ -263,9 +263,11 @@ class TransactionReader:
     def _partition_steps(self, cluster: Cluster) -> Steps[None]:
         """Emit the transactions of each partition in the order of their commits, taking the partitions in turn."""
         patience = ReaderWait(cluster, lambda: self.wait_s)
-        topics, marks = yield from start_of_partitions(
-            cluster, self._selection.topics, self._selection.group, self._start, self._sought.keys()
+        names = self._selection.topics
+        beginning = start_of_partitions(
+            cluster, names, self._selection.group, self._start, self._sought.keys()
         )
+        topics, marks = yield from naming_missing(cluster, names, beginning)
         if self._sought:
             yield from self._check_seek_offsets(cluster)
             marks |= {
@@ -340,7 +342,8 @@ class TransactionReader:
         names = self._selection.topics
         patience = ReaderWait(cluster, lambda: self.wait_s)
         start = self._start
-        cut, topics, after, marks = yield from start_of_cuts(cluster, names, self._selection.group, start)
+        beginning = start_of_cuts(cluster, names, self._selection.group, start)
+        cut, topics, after, marks = yield from naming_missing(cluster, names, beginning)
         streams = self._begin_streams(cluster, topics, marks, group=cut.group, commit_sequence=after)
         if isinstance(start, ReadPosition) and start.commit_sequence:
             self._marks |= start.marks  # a later reader checks them

@@ -266,7 +266,9 @@ class Writing:
             if not is_aborted:
                 yield from self.commit()
             else:
-                self._set_failed(aborted_error("it was cancelled"))
+                self._set_failed(
+                    aborted_error("it was cancelled") if self._is_cancelled else abort_error(None)
+                )
         if self._state is WritingState.COMMITTED:
             raise RefusedError(
                 ErrorCode.invalid_txn_state, "the transaction is committed already, so it cannot be aborted"
@@ -382,7 +384,7 @@ class Writing:
 
     def _check_cancelled(self) -> Steps[None]:
         if self._is_cancelled:
-            raise (yield from self._abandon(None))
+            raise (yield from self._abandon(aborted_error("it was cancelled")))
 
     def _abort_on_error(self, steps: Steps[Result]) -> Steps[Result]:
         """Run the steps of a call, and return their result. On an error, abort the transaction, and raise its error."""

@@ -15,6 +15,9 @@ NAME_PATTERN: Final = r"[a-zA-Z0-9._-]{1,100}"
 NAME_RULE: Final = "1 to 100 characters from a-z A-Z 0-9 . _ -"
 _OF_ID: Final = re.compile(f"({NAME_PATTERN})/")
 _NAME: Final = re.compile(NAME_PATTERN)
+_OF_TOPIC: Final = re.compile(
+    f"topic '([^']+)' to (?:transaction group '({NAME_PATTERN})'|the default transaction group)"
+)
 
 
 def group_of(transactional_id: str) -> str:
@@ -38,3 +41,21 @@ def group_in_words(group: str) -> str:
     transaction group".
     """
     return f"transaction group {group!r}" if group else "the default transaction group"
+
+
+def crossing_in_words(transactional_id: str, topic: str, topic_group: str) -> str:
+    """Return the first words of a broker's refusal of a write to a topic of another transaction group (topics whose
+    commits have one order) than the transaction. `group_of_topic_in` reads the topic's group from them.
+    """
+    return (
+        f"transactional id {transactional_id!r} belongs to {group_in_words(group_of(transactional_id))} by the name "
+        f"before its first slash, and topic {topic!r} to {group_in_words(topic_group)}"
+    )
+
+
+def group_of_topic_in(message: str) -> tuple[str, str] | None:
+    """Return the topic and its transaction group (topics whose commits have one order) from a message that contains the
+    text of `crossing_in_words`; None for any other message.
+    """
+    found = _OF_TOPIC.search(message)
+    return (found[1], found[2] or DEFAULT_GROUP) if found else None
