@@ -65,6 +65,7 @@ def test_the_code_of_a_refusal_and_its_words_are_kept_if_the_records_can_be_comm
 
 def test_an_abort_that_the_program_has_asked_for_is_told_as_one():
     assert str(abort_error(None)) == "the transaction was aborted: abort() was called"
+    assert str(abort_error(None, is_cancelled=True)) == "the transaction was aborted: it was cancelled"
     assert str(abort_error(KeyError("mine"))) == "the transaction was aborted: KeyError: 'mine'"
 
 

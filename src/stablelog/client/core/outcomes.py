@@ -93,16 +93,18 @@ def overdue_error(timeout_s: float) -> TransactionAbortedError:
     return aborted_error(f"it was open for longer than its timeout of {timeout_s:g} s")
 
 
-def abort_error(cause: BaseException | None) -> RefusedError:
+def abort_error(cause: BaseException | None, *, is_cancelled: bool = False) -> RefusedError:
     """Return the error for a transaction that is aborted because of `cause`. `cause` is None if the program has called
-    `abort`. The error is a `TransactionAbortedError`, unless the broker would refuse the same records again.
+    `abort`, or if `is_cancelled` says that its call was cancelled. The error is a `TransactionAbortedError`, unless the broker would refuse the same records again.
     """
     if isinstance(cause, RefusedError):
         if isinstance(cause, TransactionAbortedError) or cause.code not in REPEATABLE:
             return cause
         failure = TransactionAbortedError(cause.code, str(cause))
+    elif cause is None:
+        failure = aborted_error("it was cancelled" if is_cancelled else "abort() was called")
     else:
-        failure = aborted_error("abort() was called" if cause is None else f"{type(cause).__name__}: {cause}")
+        failure = aborted_error(f"{type(cause).__name__}: {cause}")
     failure.__cause__ = cause
     return failure
 

@@ -266,9 +266,7 @@ class Writing:
             if not is_aborted:
                 yield from self.commit()
             else:
-                self._set_failed(
-                    aborted_error("it was cancelled") if self._is_cancelled else abort_error(None)
-                )
+                self._set_failed(abort_error(None, is_cancelled=self._is_cancelled))
         if self._state is WritingState.COMMITTED:
             raise RefusedError(
                 ErrorCode.invalid_txn_state, "the transaction is committed already, so it cannot be aborted"
