@@ -95,7 +95,8 @@ def overdue_error(timeout_s: float) -> TransactionAbortedError:
 
 def abort_error(cause: BaseException | None, *, is_cancelled: bool = False) -> RefusedError:
     """Return the error for a transaction that is aborted because of `cause`. `cause` is None if the program has called
-    `abort`, or if `is_cancelled` says that its call was cancelled. The error is a `TransactionAbortedError`, unless the broker would refuse the same records again.
+    `abort`, or, with `is_cancelled`, if a call was cancelled. The error is a `TransactionAbortedError`, unless the broker
+    would refuse the same records again.
     """
     if isinstance(cause, RefusedError):
         if isinstance(cause, TransactionAbortedError) or cause.code not in REPEATABLE:
