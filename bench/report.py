@@ -165,8 +165,8 @@ def write_document(sections: Sequence[Section], path: Path = DOCUMENT) -> None:
 
 
 def _markdown(section: Section) -> str:
-    """The table of a section, without the columns that have no figure."""
-    rows = [row.cells() for row in section.rows]
+    """The table of a section, without the columns that have no figure, and without the rows in which both have 0."""
+    rows = [cells for row in section.rows if (cells := row.cells())[1:3] != ("0", "0")]
     shown = [0, *(place for place in range(1, len(section.headings)) if any(cells[place] for cells in rows))]
     lines = [f"| {' | '.join(cells[place] for place in shown)} |" for cells in (section.headings, *rows)]
     return "\n".join(["", lines[0], "|---" + "|---:" * (len(shown) - 1) + "|", *lines[1:], "", ""])

@@ -15,6 +15,8 @@ import stablelog
 import stablelog.admin
 import stablelog.aio
 import stablelog.spark
+import stablelog.testing.faults
+import stablelog.testing.faulty_broker
 from tests.commands import ROOT
 
 PAGE, RELEASED = ROOT / "docs" / "reference" / "api.md", ROOT / "tests" / "public_api_released.txt"
@@ -24,8 +26,19 @@ MODULES = {
     "stablelog.aio": "The client for asyncio. What is as in a blocking class uses the types of this module: "
     "`AsyncReader` for `Reader`.",
     "stablelog.spark": "See [Spark options](spark-options.md) for the options of reads and writes.",
+    "stablelog.testing.faults": "See [the faults](../guides/tests.md#faults) for what each does.",
+    "stablelog.testing.faulty_broker": "",
 }
 MODULES_AND_VERSION = {"admin", "aio", "spark", "__version__"}
+# Classes whose calls another page explains.
+EXPLAINED = (
+    stablelog.admin.Admin,
+    stablelog.testing.faults.Fault,
+    stablelog.testing.faults.Faults,
+    stablelog.testing.faulty_broker.FaultyBroker,
+)
+# What a class has for other modules of stablelog.
+INTERNAL = {"add_happened", "hold_request", "take_fault", "take_request"}
 # The areas of administration by their names.
 AREAS = {
     type(admin): {name: area for name, area in vars(admin).items() if not name.startswith("_")}
@@ -86,7 +99,8 @@ def fields(kind):
     if issubclass(kind, tuple):
         return {name: f"{name}: {short(kind.__annotations__[name])}" for name in kind._fields}
     if dataclasses.is_dataclass(kind):
-        return {one.name: f"{one.name}: {short(one.type)}" for one in dataclasses.fields(kind)}
+        of = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
+        return {one.name: f"{one.name}: {short(one.type)}" for one in of}
     return {}
 
 
@@ -100,7 +114,7 @@ def members(kind):
             found |= {name: thing for name, thing in vars(base).items() if not name.startswith("_")}
     attributes = re.search(r"^Attributes:\n((?:    .*\n?)+)", inspect.getdoc(kind) or "", re.M)
     described = dict(re.findall(r"^    (\w+): (.*)$", attributes[1], re.M)) if attributes else {}
-    for name in sorted({*found, *described} - own.keys()):
+    for name in sorted({*found, *described} - own.keys() - INTERNAL):
         thing = found.get(name)
         if inspect.isfunction(thing):
             yield name, function(name, thing, bound=True), sentence(thing)
@@ -213,7 +227,7 @@ def page():
             + "\n"
             for _, of, about in (
                 [(name, of, "") for name, of, _ in inner]
-                if thing is stablelog.admin.Admin
+                if thing in EXPLAINED
                 else without_repeats(full, inner, before)
             )
         )

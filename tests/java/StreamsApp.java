@@ -40,7 +40,7 @@ public final class StreamsApp {
         settings.put("commit.interval.ms", "100");
         settings.put("statestore.cache.max.bytes", "0"); // so that each count is written
         // By default a client forgets its metadata if it cannot connect to any broker that it knows. It may do so while it
-        // assigns tasks, and Streams then ends for lack of its source topics. See docs/guides/deploy.md, "Java clients".
+        // assigns tasks, and Streams then ends for lack of its source topics. See docs/guides/from-kafka.md.
         settings.put("metadata.recovery.strategy", "none");
         settings.put("default.key.serde", Serdes.StringSerde.class.getName());
         settings.put("default.value.serde", Serdes.StringSerde.class.getName());

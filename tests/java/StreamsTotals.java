@@ -38,7 +38,7 @@ public final class StreamsTotals {
         settings.put("main.consumer.session.timeout.ms", "6000");
         settings.put("main.consumer.heartbeat.interval.ms", "500");
         settings.put("producer.transaction.timeout.ms", "6000");
-        settings.put("metadata.recovery.strategy", "none"); // see docs/guides/deploy.md, "Java clients"
+        settings.put("metadata.recovery.strategy", "none"); // see docs/guides/from-kafka.md
         settings.put("default.key.serde", Serdes.StringSerde.class.getName());
         settings.put("default.value.serde", Serdes.StringSerde.class.getName());
         KeyValueBytesStoreSupplier store =

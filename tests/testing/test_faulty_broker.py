@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from datetime import timedelta
 
@@ -21,6 +22,7 @@ from stablelog.testing.faulty_broker import FaultyBroker
 from stablelog.testing.topics import create_topic
 from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import encode_fetch_request, read_fetch_response
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # kafka-python's, of its own imports
 
@@ -133,6 +135,58 @@ def test_a_delayed_request_is_held_until_it_is_released(stablelog_faults, faults
     fault.release()
     asking.join(TIMEOUT_S)
     assert answered.is_set()
+
+
+def test_the_broker_gets_a_released_request_of_a_client_that_has_gone(stablelog_faults, faults):
+    asked = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))
+    held = faults.delay("InitProducerId", client_id="gone")
+    with connected(stablelog_faults) as connection:
+        first = connection.request(asked).producer_id
+        with connected(stablelog_faults, "gone") as gone:
+            gone.send(ApiKey.INIT_PRODUCER_ID, 1, [b"\xff\xff\0\0\xea\x60"], flexible=False)
+            held.wait()
+        faults.clear()
+        own = itertools.count(1)
+        until(
+            lambda: connection.request(asked).producer_id - first - next(own) == 1,
+            "the broker did not get it",
+        )
+
+
+def test_a_request_gets_the_fault_that_was_set_first(stablelog_faults, faults):
+    first, second = (
+        faults.fail("FindCoordinator", "COORDINATOR_NOT_AVAILABLE"),
+        faults.drop("FindCoordinator"),
+    )
+    with connected(stablelog_faults) as connection:
+        code = connection.request(COORDINATOR).coordinators[0].error_code
+        assert (code, second.happened) == (ErrorCode.coordinator_not_available, 0)
+        with pytest.raises(UnavailableError):
+            connection.request(COORDINATOR)
+    first.wait()
+    second.wait()
+
+
+def test_a_test_can_wait_for_the_first_requests_of_a_fault(stablelog_faults, faults):
+    fault = faults.fail("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", count=3)
+    with pytest.raises(TimeoutError, match="has happened to 0 of 1 requests"):
+        fault.wait(0.01, count=1)
+    with connected(stablelog_faults) as connection:
+        connection.request(COORDINATOR)
+    fault.wait(count=1)
+    with pytest.raises(TimeoutError, match="has happened to 1 of 3 requests"):
+        fault.wait(0.01)
+    with pytest.raises(UsageError, match=r"count=4 is not valid: .* applies to 3 requests"):
+        fault.wait(count=4)
+    assert repr(fault) == "<Fault: fail FindCoordinator, happened to 1 of 3 requests>"
+
+
+def test_a_faulty_broker_shows_its_address_its_data_and_its_process(stablelog_faults):
+    broker = stablelog_faults.broker
+    place = f"<FaultyBroker at {stablelog_faults.bootstrap} on {broker.data}"
+    assert repr(stablelog_faults) == f"{place}, running as process {broker.pid}>"
+    stablelog_faults.kill()
+    assert repr(stablelog_faults) == f"{place}, not running>"
 
 
 def test_a_request_that_is_delayed_for_a_time_goes_on_by_itself(stablelog_faults, faults):

@@ -124,6 +124,7 @@ class _AwaitedResponse:
         local: the proxy's response if `is_local`; None to close the connection instead of a response.
         is_dropped: whether the connection is closed when the broker's response has come, and the response is not passed
             on.
+        is_held: whether the request was delayed: the broker is to carry it out even if the client has gone.
         is_swallowed: whether the response is left out and the connection stays open, because the request was duplicated
             and the client has got the first response.
     """
@@ -133,6 +134,7 @@ class _AwaitedResponse:
     is_local: bool = False
     local: bytes | None = None
     is_dropped: bool = False
+    is_held: bool = False
     is_swallowed: bool = False
 
 
@@ -159,8 +161,8 @@ class _ProxiedConnection:
 
     def pass_requests(self) -> None:
         """Pass requests to the broker until the client closes the connection. Then wait until the faults of these
-        requests have happened: the client of a duplicated request, for example, may leave after the first response,
-        before the broker has responded to the second request.
+        requests have happened, and until the broker has responded to the delayed ones: the client of a duplicated
+        request, for example, may leave after the first response, before the broker has responded to the second request.
         """
         try:
             while (frame := _receive(self._client)) is not None:
@@ -170,18 +172,19 @@ class _ProxiedConnection:
                 self._changed.wait_for(self._has_no_fault, DRAIN_TIMEOUT_S)
 
     def _has_no_fault(self) -> bool:
-        return self._is_closed or not any(awaited.fault for awaited in self._awaited)
+        return self._is_closed or not any(awaited.fault or awaited.is_held for awaited in self._awaited)
 
     def _pass_request(self, frame: bytes) -> None:
         api_key, _, correlation_id = PREFIX.unpack_from(frame)
         fault = self._faults.take_fault(api_key, _client_id(frame))
-        if fault is not None and fault.kind is FaultKind.DELAY:
+        is_held = fault is not None and fault.kind is FaultKind.DELAY
+        if fault is not None and is_held:
             fault.add_happened()
             fault.hold_request()
             fault = None
         is_silent = api_key == ApiKey.PRODUCE and _acks(frame) == 0
         if fault is None:
-            self._deliver(frame, [] if is_silent else [_AwaitedResponse(correlation_id)])
+            self._deliver(frame, [] if is_silent else [_AwaitedResponse(correlation_id, is_held=is_held)])
         elif fault.kind is FaultKind.DUPLICATE:
             self._duplicate(frame, correlation_id, fault, is_silent=is_silent)
         elif fault.kind is FaultKind.DROP and fault.is_delivered and not is_silent:

@@ -17,6 +17,8 @@ from stablelog.errors import UsageError, did_you_mean
 from stablelog.testing.error_responses import WITHOUT_ERRORS, error_named
 from stablelog.wire.api import API_KEYS, ApiKey
 
+__all__ = ["Fault", "Faults"]
+
 WAIT_S: Final = 30.0
 OWN_CLIENT_ID: Final = "stablelog-testing"  # Requests of the test tools; no fault applies to them.
 
@@ -44,7 +46,7 @@ def api_named(name: str) -> ApiKey:
     return found
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Fault:
     """A fault that a test has set, by a method of `Faults`, for the next requests of an API.
 
@@ -75,17 +77,30 @@ class Fault:
         of_client = f" of client {self.client_id!r}" if self.client_id is not None else ""
         return f"{self.kind.name.lower()} {self.api.message_name}{of_client}"
 
-    def wait(self, timeout_s: float = WAIT_S) -> None:
-        """Wait until the fault has happened to `count` requests. A delay has happened to a request when the request
+    def __repr__(self) -> str:
+        return f"<Fault: {self}, happened to {self.happened} of {self.count} requests>"
+
+    def wait(self, timeout_s: float = WAIT_S, *, count: int | None = None) -> None:
+        """Wait until the fault has happened to all its requests. A delay has happened to a request when the request
         arrives, and not only at the end of the delay.
+
+        Args:
+            timeout_s: how long to wait, in seconds.
+            count: wait only until the fault has happened to this many of its requests.
 
         Raises:
             TimeoutError: fewer requests came within `timeout_s`.
+            UsageError: the fault applies to fewer requests than `count`.
         """
+        wanted = self.count if count is None else count
+        if wanted > self.count:
+            raise UsageError(
+                f"count={count} is not valid: the fault '{self}' applies to {self.count} requests"
+            )
         with self._changed:
-            if not self._changed.wait_for(lambda: self.happened >= self.count, timeout_s):
+            if not self._changed.wait_for(lambda: self.happened >= wanted, timeout_s):
                 raise TimeoutError(
-                    f"the fault '{self}' has happened to {self.happened} of {self.count} requests within "
+                    f"the fault '{self}' has happened to {self.happened} of {wanted} requests within "
                     f"{timeout_s:g} s"
                 )
 
@@ -202,7 +217,9 @@ class Faults:
             return {_name(api_key): count for api_key, count in self._counts.items()}
 
     def clear(self) -> None:
-        """Cancel all faults, let delayed requests continue, and set the counts of `requests` to 0."""
+        """Cancel all faults, let delayed requests continue, and set the counts of `requests` to 0. The broker gets the
+        delayed requests even if their clients have gone.
+        """
         with self._lock:
             faults, self._faults = self._faults, []
             self._counts = {}

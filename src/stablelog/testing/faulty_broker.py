@@ -10,6 +10,8 @@ from stablelog.errors import UsageError
 from stablelog.testing.fault_proxy import HOST, FaultProxy
 from stablelog.testing.faults import Faults
 
+__all__ = ["FaultyBroker"]
+
 
 class FaultyBroker:
     """A broker of `stablelog.serve` behind a proxy, in a `with` block. Any client library can use it.
@@ -62,6 +64,10 @@ class FaultyBroker:
         except BaseException:
             self._proxy.close()
             raise
+
+    def __repr__(self) -> str:
+        state = f"running as process {self.broker.pid}" if self.is_running else "not running"
+        return f"<FaultyBroker at {self.bootstrap} on {self.broker.data}, {state}>"
 
     @property
     def bootstrap(self) -> str:
