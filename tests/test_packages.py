@@ -247,6 +247,8 @@ def test_the_extra_spark_brings_spark(everything):
     everything.install("[spark]")
     program = """
 import stablelog
+from pyspark.sql.pandas.utils import require_minimum_pandas_version, require_minimum_pyarrow_version
+require_minimum_pandas_version(), require_minimum_pyarrow_version()  # of mapInArrow: stablelog.spark.verify
 spark = stablelog.spark.session()
 with stablelog.serve() as broker:
     with stablelog.connect(broker.bootstrap) as client:

@@ -73,6 +73,12 @@ def test_what_an_open_transaction_holds_back_is_shown_with_its_owner(stablelog_b
     assert (row["offset"], row["lag"], row["held_back"]) == (None, 0, 2)
     assert row["held_by"].endswith(" since offset 0")
     assert "since offset 2" in run("groups", "describe", group, bootstrap=at).stdout
+    consumed = run("consume", topic, bootstrap=at)
+    assert consumed.stdout == "a\n"
+    assert consumed.stderr == (
+        f"an open transaction holds back 52 offsets at the end of {topic}: 'stablelog topics describe {topic}' names it\n"
+    )
+    assert run("consume", topic, "--isolation", "read_uncommitted", bootstrap=at).stderr == ""
     producer.abort_transaction(30)
     other.abort_transaction(30)
 
@@ -91,6 +97,7 @@ def test_in_commit_order_nothing_is_held_back(stablelog_broker, producer):
     (partition,) = found["partitions"]
     assert (partition["held_back"], partition["held_by"]) == (0, "")
     assert partition["high_watermark"] > partition["last_stable"]
+    assert run("consume", topic, bootstrap=at).stderr == ""
     producer.abort_transaction(30)
 
 

@@ -95,6 +95,14 @@ def group_of_topic(admin: Admin, topic: str) -> str | None:
     return next((config.value or "" for config in found.values()), "")
 
 
+def is_commit_ordered(admin: Admin, topic: str) -> bool:
+    """Return whether a topic is in commit order. False if the user may not read its settings."""
+    try:
+        return admin.configs.describe("topic", topic)["stablelog.order"].value == "commit"
+    except RefusedError:
+        return False
+
+
 def start_and_end(
     admin: Admin, partitions: Sequence[TopicPartition], isolation: str
 ) -> Mapping[TopicPartition, tuple[int, int]]:

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from stablelog.cli.admin import chosen_partitions, topic_of_records
+from stablelog.cli.admin import chosen_partitions, end_offsets, is_commit_ordered, topic_of_records
 from stablelog.cli.broker import CommandBroker, with_broker
-from stablelog.cli.disk_watch import WaitReporter, disk_watch
+from stablelog.cli.disk_watch import WaitReporter, disk_watch, print_to_stderr
 from stablelog.cli.leaders import without_leader
 from stablelog.cli.offsets import FORMS, OffsetSpec, find_offsets, parse_offset
 from stablelog.cli.options import AsJson, command_app, examples
 from stablelog.cli.options import Partitions as PartitionNumbers
-from stablelog.cli.output import fail
+from stablelog.cli.output import counted, fail
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.cli.record_format import FIELDS, Render, parse_format, render_json, render_plain
 from stablelog.cli.record_reader import ChosenPartitions, GroupPartitions, RecordPrinter
@@ -26,6 +26,7 @@ from stablelog.client.core.group_reading import STARTS
 from stablelog.client.core.membership import GroupMember
 from stablelog.client.core.record_reader import RecordReader
 from stablelog.client.topics import TopicDescription
+from stablelog.errors import StablelogError
 from stablelog.types import TopicPartition
 
 app = command_app()
@@ -108,6 +109,8 @@ def consume(
             reader = RecordPrinter(ChosenPartitions(cluster, records), watch, render, follow=follow)
             with watch, _stopped_by_signals(reader):
                 reader.print_records(count_max)
+            if isolation == "read_committed" and count_max is None and not reader.is_stopped:
+                _report_held_back(admin, found, chosen)
             return
         member = GroupPartitions(
             cluster,
@@ -121,6 +124,24 @@ def consume(
                 reader.print_records(count_max)
             finally:
                 member.leave_group()
+
+
+def _report_held_back(admin: Admin, found: TopicDescription, partitions: Sequence[int]) -> None:
+    """Write to stderr how many offsets at the end of the chosen partitions wait for the end of a transaction, if any do:
+    without this line, the topic looks as if it had no such records.
+    """
+    topic = found.name
+    unavailable = without_leader({topic: found}, [topic])
+    served = [(topic, index) for index in partitions if (topic, index) not in unavailable]
+    with contextlib.suppress(StablelogError):  # All records are printed; this is advice only.
+        stable = end_offsets(admin, served, "read_committed")
+        ends = end_offsets(admin, served, "read_uncommitted")
+        count = sum(ends[target] - stable[target] for target in served)
+        if count > 0 and not is_commit_ordered(admin, topic):
+            print_to_stderr(
+                f"an open transaction holds back {counted(count, 'offset')} at the end of {topic}: "
+                f"'stablelog topics describe {topic}' names it"
+            )
 
 
 def _check(isolation: str, start: str, partitions: Sequence[int] | None, group: str | None) -> OffsetSpec:

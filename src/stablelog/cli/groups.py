@@ -8,7 +8,13 @@ from typing import Annotated, Final, NamedTuple
 import typer
 from kio.schema.errors import ErrorCode
 
-from stablelog.cli.admin import chosen_partitions, end_offsets, known_topic, start_and_end
+from stablelog.cli.admin import (
+    chosen_partitions,
+    end_offsets,
+    is_commit_ordered,
+    known_topic,
+    start_and_end,
+)
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.disk_watch import print_to_stderr
 from stablelog.cli.lag import visible_end
@@ -83,14 +89,6 @@ class Lag(NamedTuple):
     unavailable: str | None = None
 
 
-def _is_commit_ordered(admin: Admin, topic: str) -> bool:
-    """Return whether a topic is in commit order. False if the user may not read its settings."""
-    try:
-        return admin.configs.describe("topic", topic)["stablelog.order"].value == "commit"
-    except RefusedError:
-        return False
-
-
 def _lags(
     admin: Admin,
     broker: CommandBroker,
@@ -112,7 +110,7 @@ def _lags(
     stable = end_offsets(admin, served, "read_committed")
     holders: dict[TopicPartition, str] = {}
     held = [target for target in served if marks[target][1] > stable[target]]
-    in_commit_order = {topic for topic in {topic for topic, _ in held} if _is_commit_ordered(admin, topic)}
+    in_commit_order = {topic for topic in {topic for topic, _ in held} if is_commit_ordered(admin, topic)}
     held = [target for target in held if target[0] not in in_commit_order]
     with contextlib.suppress(RefusedError):  # the user may not see the transactions
         holders = {target: held_by(found) for target, found in open_transactions(admin, held).items()}
