@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import subprocess
 from argparse import Namespace
 
@@ -242,4 +243,9 @@ def test_every_row_runs_in_miniature(work, side):
 def test_every_row_has_a_name_of_its_own_and_stands_in_the_document():
     assert len(ROWS) == sum(len(work.rows) for work in workloads())
     document = DOCUMENT.read_text()
-    assert [name for name in ROWS if f"`{name}`" not in document] == []
+    batches = re.compile("batches-(16k|1m)-(100|1k)(-lz4)?(-mixed)?")
+    assert "| `batches-SIZE-RECORD`, with 16k or 1m, and 100 or 1k |" in document
+    assert "`-lz4` compresses, and `-mixed` (also `-lz4-mixed`)" in document
+    others = [name for name in ROWS if not batches.fullmatch(name)]
+    assert len(others) == len(ROWS) - 16
+    assert [name for name in others if f"`{name}`" not in document] == []

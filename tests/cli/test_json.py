@@ -68,8 +68,10 @@ def documents(module_path):
         "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super_users": "User:ANONYMOUS",
     }
-    with stablelog.serve(module_path / "data", **acls) as broker:
+    with stablelog.serve(module_path / "data", **acls, stablelog_metrics_port=0) as broker:
         found |= _of_broker(broker.bootstrap)
+        metrics = broker.log_tail(1000).partition("metrics are served at http://")[2].partition("/")[0]
+        (found["health"],) = _answer("health", "--address", metrics)
         (found["doctor"],) = _answer(
             "doctor", "--data", module_path / "other", "--bootstrap", broker.bootstrap
         )

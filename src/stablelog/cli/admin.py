@@ -95,12 +95,42 @@ def group_of_topic(admin: Admin, topic: str) -> str | None:
     return next((config.value or "" for config in found.values()), "")
 
 
-def is_commit_ordered(admin: Admin, topic: str) -> bool:
-    """Return whether a topic is in commit order. False if the user may not read its settings."""
+def held_back(
+    admin: Admin,
+    high_watermarks: Mapping[TopicPartition, int],
+    last_stable: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int | None]:
+    """Return how many offsets of each partition wait for the end of a transaction: those from the last stable offset to
+    the high watermark, and 0 in a commit-ordered topic. None if the topic may be one, because the user may not read its
+    settings.
+
+    Args:
+        admin: administers the cluster.
+        high_watermarks: the high watermarks. Ask for them before the last stable offsets: records that are written in
+            between would seem to wait.
+        last_stable: the last stable offset of the same partitions.
+    """
+    found: dict[TopicPartition, int | None] = {
+        target: max(0, end - last_stable[target]) for target, end in high_watermarks.items()
+    }
+    ordered = {
+        topic: _is_commit_ordered(admin, topic)
+        for topic in {topic for (topic, _), count in found.items() if count}
+    }
+    for target, count in found.items():
+        if count and ordered[target[0]] is not False:
+            found[target] = 0 if ordered[target[0]] else None
+    return found
+
+
+def _is_commit_ordered(admin: Admin, topic: str) -> bool | None:
+    """Return whether a topic is in commit order; None if the user may not read its settings."""
     try:
-        return admin.configs.describe("topic", topic)["stablelog.order"].value == "commit"
+        settings = admin.configs.describe("topic", topic)
     except RefusedError:
-        return False
+        return None
+    order = settings.get("stablelog.order")  # None on Apache Kafka, which has no commit order
+    return order is not None and order.value == "commit"
 
 
 def start_and_end(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from stablelog.cli.admin import chosen_partitions, end_offsets, is_commit_ordered, topic_of_records
+from stablelog.cli.admin import chosen_partitions, end_offsets, held_back, topic_of_records
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.disk_watch import WaitReporter, disk_watch, print_to_stderr
 from stablelog.cli.leaders import without_leader
@@ -134,10 +134,10 @@ def _report_held_back(admin: Admin, found: TopicDescription, partitions: Sequenc
     unavailable = without_leader({topic: found}, [topic])
     served = [(topic, index) for index in partitions if (topic, index) not in unavailable]
     with contextlib.suppress(StablelogError):  # All records are printed; this is advice only.
-        stable = end_offsets(admin, served, "read_committed")
         ends = end_offsets(admin, served, "read_uncommitted")
-        count = sum(ends[target] - stable[target] for target in served)
-        if count > 0 and not is_commit_ordered(admin, topic):
+        waiting = held_back(admin, ends, end_offsets(admin, served, "read_committed"))
+        count = sum(one or 0 for one in waiting.values())
+        if count > 0:
             print_to_stderr(
                 f"an open transaction holds back {counted(count, 'offset')} at the end of {topic}: "
                 f"'stablelog topics describe {topic}' names it"

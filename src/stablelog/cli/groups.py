@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.cli.admin import (
     chosen_partitions,
     end_offsets,
-    is_commit_ordered,
+    held_back,
     known_topic,
     start_and_end,
 )
@@ -75,7 +75,7 @@ class Lag(NamedTuple):
         lag: the number of offsets from the committed offset to the visible end; below 0 if the committed offset is past
             the end of the partition.
         held_back: the number of offsets from the last stable offset to the high watermark; 0 in commit order, in which
-            consumers wait for no transaction.
+            consumers wait for no transaction; None if the user may not know the order.
         held_by: the open transaction that limits the last stable offset; empty if there is none, or if the user may not
             describe it.
         unavailable: the reason why the partition cannot be read; the other fields are then None.
@@ -109,9 +109,8 @@ def _lags(
     marks = start_and_end(admin, served, "read_uncommitted")
     stable = end_offsets(admin, served, "read_committed")
     holders: dict[TopicPartition, str] = {}
-    held = [target for target in served if marks[target][1] > stable[target]]
-    in_commit_order = {topic for topic in {topic for topic, _ in held} if is_commit_ordered(admin, topic)}
-    held = [target for target in held if target[0] not in in_commit_order]
+    waiting = held_back(admin, {target: end for target, (_, end) in marks.items()}, stable)
+    held = [target for target, count in waiting.items() if count != 0]
     with contextlib.suppress(RefusedError):  # the user may not see the transactions
         holders = {target: held_by(found) for target, found in open_transactions(admin, held).items()}
     found = {target: Lag(unavailable=why) for target, why in unavailable.items() if target in targets}
@@ -124,8 +123,7 @@ def _lags(
                 visible = visible_end(client, target, max(position, start), end)
             # A read-uncommitted consumer may be behind the last stable offset, and is not past the end.
             lag = max(visible - position, 0) if position <= high_watermark else high_watermark - position
-            held_back = high_watermark - end if target in held else 0
-            found[target] = Lag(end, visible, lag, held_back, holders.get(target, ""))
+            found[target] = Lag(end, visible, lag, waiting[target], holders.get(target, ""))
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from stablelog.cli.admin import chosen_partitions, end_offsets, known_topic, start_and_end
+from stablelog.cli.admin import chosen_partitions, end_offsets, held_back, known_topic, start_and_end
 from stablelog.cli.broker import CommandBroker, with_broker
 from stablelog.cli.leaders import state_of, without_leader
 from stablelog.cli.offsets import FORMS, find_offsets, parse_offset
@@ -95,10 +95,9 @@ def describe(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> No
     served = [target for target in partitions if target not in unavailable]
     marks = start_and_end(admin, served, "read_uncommitted")
     stable = end_offsets(admin, served, "read_committed")
+    waiting = held_back(admin, {target: end for target, (_, end) in marks.items()}, stable)
+    open_txns = open_transactions(admin, served)
     found = admin.configs.describe("topic", name)
-    # In commit order, readers wait for no transaction: what they do not get there is open, or was aborted.
-    has_waiting_readers = found["stablelog.order"].value != "commit"
-    open_txns = open_transactions(admin, served) if has_waiting_readers else {}
     rows: list[tuple[object, ...]] = []
     for target in partitions:
         if target in unavailable:
@@ -107,9 +106,10 @@ def describe(name: str, as_json: AsJson = False, *, broker: CommandBroker) -> No
             continue
         start, high_watermark = marks[target]
         last_stable = stable[target]
-        held_back = high_watermark - last_stable if has_waiting_readers else 0
         holder = held_by(open_txns.get(target, ()))
-        rows.append((target[1], state_of(None), start, last_stable, high_watermark, held_back, holder, None))
+        rows.append(
+            (target[1], state_of(None), start, last_stable, high_watermark, waiting[target], holder, None)
+        )
     configs = {config.name: config.value for config in found.values() if config.source is ConfigSource.TOPIC}
     columns = (
         "partition",
