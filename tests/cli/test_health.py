@@ -1,45 +1,18 @@
 """`stablelog health`: what it says of each answer, and of none."""
 
-import contextlib
 import json
 import socket
-import threading
 
 import pytest
 
 from stablelog.cli.health import ADDRESS, address_in, parse_address, parse_answer
 from stablelog.errors import UsageError
 from tests import documented
+from tests.answering import answering
 from tests.commands import run
 
 YES = b'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{"ready": true, "reasons": []}\n'
 NO = b'HTTP/1.0 503 Service Unavailable\r\n\r\n{"ready": false, "reasons": ["disk full", "stopping"]}\n'
-
-
-@contextlib.contextmanager
-def answering(content):
-    """A server that answers one request with these bytes; None to answer nothing. Yields its address and the request."""
-    received, end = [], threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve():
-            with contextlib.suppress(OSError):
-                connection, _ = listener.accept()
-                with connection:
-                    received.append(connection.recv(1 << 16))
-                    if content is None:
-                        end.wait(60)
-                    else:
-                        connection.sendall(content)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}", received
-        finally:
-            end.set()
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(60)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +34,35 @@ def test_the_answer_is_printed(words, content, code, out):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.0 200 OK\r\n\r\nhello", b"HTTP/1.1 404 No\r\n\r\n{}"]
+    "content", [b"SSH-2.0-x\r\n", b"HTTP/1.0 200 OK\r\n\r\nhello", b"HTTP/1.1 404 No\r\n\r\n{}"]
 )
 def test_what_is_no_broker_is_named(content):
     with answering(content) as (address, _):
         done = run("health", "--address", address)
     assert done.returncode == 2
     assert f"{address} is not the metrics port of a broker" in done.stderr
+
+
+def test_a_connection_that_is_closed_is_no_answer():
+    with answering(b"") as (address, _):
+        done = run("health", "--address", address)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{address} closed the connection without an answer: it has too many connections" in done.stderr
+
+
+def test_a_reason_is_printed_without_control_characters():
+    body = json.dumps({"alive": False, "reasons": ["\x1b[2J", "\ud800"]}).encode()
+    with answering(b"HTTP/1.0 503 No\r\n\r\n" + body) as (address, _):
+        done = run("health", "--address", address)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "not alive: \\x1b[2J, \\ud800\n", "")
+
+
+def test_the_address_is_told_once(tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("stablelog.metrics.port=9644\n")
+    done = run("health", "--address", "127.0.0.1:1", "--config", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give --address or --config, not both" in done.stderr
 
 
 def test_no_answer_is_an_error_that_says_what_to_look_at():
@@ -83,7 +78,16 @@ def test_no_answer_is_an_error_that_says_what_to_look_at():
     assert "stablelog.metrics.port" in done.stderr
 
 
-@pytest.mark.parametrize("text", ["", "9644x", "host", "host:", "host:0", "host:65536", "host:-1"])
+HOSTLESS = [
+    "a..b:9644",
+    f"{'a' * 64}:9644",
+    "a\0b:9644",
+    "\udcff:9644",
+    pytest.param(f"host:{'9' * 5000}", id="digits"),
+]
+
+
+@pytest.mark.parametrize("text", ["", "9644x", "host", "host:", "host:0", "host:65536", "host:-1", *HOSTLESS])
 def test_another_address_is_refused(text):
     with pytest.raises(UsageError, match="write HOST:PORT, such as"):
         parse_address(text)
@@ -108,7 +112,15 @@ def test_the_address_is_that_of_the_settings(settings, address, tmp_path):
         ({}, "sets no stablelog.metrics.port"),
         ({"stablelog.metrics.port": "-1"}, "sets no stablelog.metrics.port"),
         ({"stablelog.metrics.port": "0"}, "a free port: name the port"),
-        ({"stablelog.metrics.port": "many"}, "write HOST:PORT"),
+        (
+            {"stablelog.metrics.port": "many"},
+            r"server\.properties sets stablelog\.metrics\.port='many', which is no port",
+        ),
+        ({"stablelog.metrics.port": "9" * 5000}, "which is no port: set a number"),
+        (
+            {"stablelog.metrics.port": "1", "stablelog.metrics.host": "a..b"},
+            r"server\.properties sets stablelog\.metrics\.host='a\.\.b', which is no host",
+        ),
     ],
 )
 def test_settings_without_a_port_are_refused(settings, message, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.cli.exit_codes import NoBrokerError
-from stablelog.cli.output import FINDINGS
+from stablelog.cli.output import FINDINGS, printable
 from stablelog.cli.properties import read_properties
 from stablelog.errors import UsageError, in_words
 from stablelog.json_text import parse_json
@@ -43,11 +43,13 @@ def run_health(
         as_json: whether to print JSON.
 
     Raises:
-        UsageError: the address or the file is not valid, the file sets no port of the metrics, or something else than
-            a broker answers.
+        UsageError: the address or the file is not valid, both are given, the file sets no port of the metrics, or
+            something else than a broker answers.
         NoBrokerError: no broker answers in time.
         SystemExit: the broker is not alive, or not ready.
     """
+    if address is not None and config is not None:
+        raise UsageError("give --address or --config, not both: each says where the broker answers")
     if address is not None:
         at = parse_address(address)
     else:
@@ -67,7 +69,7 @@ def run_health(
     if as_json:
         text = json.dumps({word: status == YES, "reasons": reasons})
     else:
-        text = word if status == YES else f"not {word}: {', '.join(reasons)}"
+        text = word if status == YES else f"not {word}: {printable(', '.join(reasons))}"
     sys.stdout.write(f"{text}\n")
     if status != YES:
         sys.exit(FINDINGS)
@@ -80,16 +82,20 @@ def parse_address(text: str) -> tuple[str, int]:
         UsageError: it is not an address.
     """
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise UsageError(f"--address {text!r} is not an address: write HOST:PORT, such as {ADDRESS}")
-    return REACHABLE.get(host.strip("[]"), host.strip("[]")), int(port)
+    try:
+        return _parse_host(host), _parse_port(port)
+    except ValueError as error:
+        raise UsageError(
+            f"--address {text!r} is not an address: write HOST:PORT, such as {ADDRESS}"
+        ) from error
 
 
 def address_in(path: Path, settings: dict[str, str]) -> tuple[str, int]:
     """Return the address at which a broker with these settings serves its health. `path` is the file of the settings.
 
     Raises:
-        UsageError: the broker has no port of the metrics, or a free one, which the settings do not say.
+        UsageError: the broker has no port of the metrics, or a free one, which the settings do not say; or the host or
+            the port is not valid.
     """
     port = settings.get("stablelog.metrics.port", "-1")
     if port.startswith("-"):
@@ -101,7 +107,32 @@ def address_in(path: Path, settings: dict[str, str]) -> tuple[str, int]:
             f"{path} sets stablelog.metrics.port=0, a free port: name the port in the broker's log by --address"
         )
     host = settings.get("stablelog.metrics.host", LOOPBACK)
-    return parse_address(f"{host}:{port}")
+    try:
+        number = _parse_port(port)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} sets stablelog.metrics.port={port!r}, which is no port: set a number, such as {PORT}"
+        ) from error
+    try:
+        return _parse_host(host), number
+    except ValueError as error:
+        raise UsageError(
+            f"{path} sets stablelog.metrics.host={host!r}, which is no host: set a name or an IP address"
+        ) from error
+
+
+def _parse_host(text: str) -> str:
+    host = text.strip("[]")
+    host.encode("idna")  # as a look-up does it: a label is neither empty nor longer than 63 characters
+    if "\0" in host:
+        raise ValueError("a null character in a host")
+    return REACHABLE.get(host, host)
+
+
+def _parse_port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise ValueError("not a port")
+    return int(text)
 
 
 def parse_answer(content: bytes) -> tuple[int, list[str]]:
@@ -128,7 +159,7 @@ def _ask(at: tuple[str, int], path: str, timeout_s: float) -> bytes:
     try:
         with (
             socket.create_connection(at, timeout_s) as connection,
-            # Another server may close the connection: its answer is then empty.
+            # The server may close the connection: its answer is then empty.
             contextlib.suppress(ConnectionResetError, BrokenPipeError),
         ):
             connection.sendall(request.encode())
@@ -145,6 +176,11 @@ def _ask(at: tuple[str, int], path: str, timeout_s: float) -> bytes:
             f"no broker answers at {_in_words(at)}: {in_words(error)}. The broker does not run, or its "
             "stablelog.metrics.port is another one or not set"
         ) from error
+    if not content:
+        raise NoBrokerError(
+            f"{_in_words(at)} closed the connection without an answer: it has too many connections, or is not the "
+            "metrics port of a broker"
+        )
     return content
 
 
