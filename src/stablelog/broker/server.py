@@ -143,8 +143,6 @@ class Server:
             offline_count=broker.partitions.offline_count,
             is_disk_full=broker.reserve.is_full,
             is_stopping=self._is_stopping or self.stopping.is_set(),
-            listener_count=len(broker.config.listeners),
-            accepting_count=len(self.open_listeners.listeners),
         )
 
     @property

@@ -18,7 +18,7 @@ from stablelog.broker.monitoring.health import (
     reasons_not_ready,
 )
 from stablelog.broker.monitoring.health_pages import ALIVE_PATH, READY_PATH, HealthPages
-from stablelog.broker.monitoring.loop_watch import LoopWatch
+from stablelog.broker.monitoring.loop_watch import TICK_S_MAX, LoopWatch
 from stablelog.broker.server import Server
 from stablelog.broker.settings.config import BrokerConfig
 from stablelog.errors import UnavailableError
@@ -27,7 +27,7 @@ from tests.commands import run
 from tests.waiting import until
 
 DOCUMENT = " ".join(documented.page("metrics.md").split())
-WELL = HealthFacts(400, 0, 0, is_disk_full=False, listener_count=2, accepting_count=2)
+WELL = HealthFacts(400, 0, 0, is_disk_full=False)
 ANY, READER, ALL = ReadyQuestion(), ReadyQuestion(writes=False), ReadyQuestion(every_partition=True)
 RULES = [
     (WELL, ANY, []),
@@ -37,9 +37,7 @@ RULES = [
     (WELL._replace(is_disk_full=True), READER, []),
     (WELL._replace(offline_count=2), ANY, []),
     (WELL._replace(offline_count=2), ALL, ["2 of 400 partitions are offline"]),
-    (WELL._replace(accepting_count=1), ANY, ["1 of 2 listeners accept connections"]),
     (WELL._replace(is_stopping=True), READER, ["stopping"]),
-    (WELL._replace(is_stopping=True, accepting_count=0), ANY, ["stopping"]),
     (WELL._replace(is_stopping=True, is_disk_full=True), ANY, ["stopping", "disk full"]),
 ]
 
@@ -79,8 +77,9 @@ def test_the_watch_knows_how_long_the_loop_is_silent():
     watch = LoopWatch(asked.append, lambda: now_s[0])
     assert watch.silence_s == 0
     watch.ask()
-    now_s[0] += 3
-    watch.ask()
+    for _ in range(3):
+        now_s[0] += 1
+        watch.ask()
     assert (watch.silence_s, len(asked)) == (3, 1), "one question at a time"
     asked.pop()()
     assert watch.silence_s == 0
@@ -89,15 +88,37 @@ def test_the_watch_knows_how_long_the_loop_is_silent():
     assert (watch.silence_s, len(asked)) == (1, 1)
 
 
+def test_time_in_which_the_watch_does_not_tick_is_no_silence():
+    now_s, asked = [100.0], []
+    watch = LoopWatch(asked.append, lambda: now_s[0])
+    watch.ask()
+    now_s[0] += 1
+    watch.ask()
+    now_s[0] += 60  # the process was stopped
+    assert watch.silence_s == 1 + TICK_S_MAX
+    watch.ask()
+    assert watch.silence_s == 1 + TICK_S_MAX
+    assert reasons_not_alive(watch.silence_s) == []
+    for _ in range(60):  # and now the loop is silent
+        now_s[0] += 1
+        watch.ask()
+    assert watch.silence_s == 61 + TICK_S_MAX
+    asked.pop()()
+    assert watch.silence_s == 0
+    now_s[0] += 60
+    watch.ask()
+    assert watch.silence_s == 0
+
+
 def test_a_closed_loop_answers_no_more():
     def refuse(_work):
         raise RuntimeError("Event loop is closed")
 
     now_s = [0.0]
     watch = LoopWatch(refuse, lambda: now_s[0])
-    watch.ask()
-    now_s[0] = 9
-    watch.ask()
+    for second in range(10):
+        now_s[0] = second
+        watch.ask()
     assert watch.silence_s == 9
 
 
@@ -121,7 +142,7 @@ def page(path, *, method="GET", query="", silence_s=0.0, facts=WELL):
             raise facts
         return facts
 
-    pages = HealthPages(lambda: silence_s, read, lambda _environ, _start: [b'"others"'])
+    pages = HealthPages(lambda: silence_s, read, lambda _environ, _start: [b'"metrics"'])
     environ = {"PATH_INFO": path, "REQUEST_METHOD": method, "QUERY_STRING": query}
     body = b"".join(pages(environ, lambda status, _headers: told.append(int(status.split()[0]))))
     return told[0] if told else None, json.loads(body) if body else None
@@ -147,11 +168,18 @@ def test_while_the_loop_is_silent_nothing_is_asked_of_it():
 
 
 def test_other_requests_are_refused_or_passed_on():
-    assert page("/metrics") == (None, "others")
+    assert page("/metrics") == (None, "metrics")
     assert page("/readyz", method="POST")[0] == 405
+    assert page("/readyz", method="HEAD", query="writes=no") == (400, None)
     status, told = page("/readyz", query="writes=no")
     assert status == 400
     assert "writes=0" in told["error"]
+
+
+@pytest.mark.parametrize("path", ["", "/", "/healthz/", "/health", "/ready", "/livez", "/metrics/"])
+def test_an_unknown_path_is_not_a_page(path):
+    assert page(path, silence_s=9.0) == (404, {"error": "the paths are /metrics, /healthz, /readyz"})
+    assert page(path, method="HEAD") == (404, None)
 
 
 # -- a broker ----------------------------------------------------------------------------------------------------------

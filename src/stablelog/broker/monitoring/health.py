@@ -19,8 +19,6 @@ class HealthFacts(NamedTuple):
         offline_count: the number of those that could not be opened or have failed.
         is_disk_full: whether the broker refuses clients' writes because the disk is full.
         is_stopping: whether the broker has begun to stop.
-        listener_count: the number of listeners in the settings.
-        accepting_count: the number of listeners that accept connections.
     """
 
     partition_count: int
@@ -28,8 +26,6 @@ class HealthFacts(NamedTuple):
     offline_count: int
     is_disk_full: bool
     is_stopping: bool = False
-    listener_count: int = 0
-    accepting_count: int = 0
 
 
 class ReadyQuestion(NamedTuple):
@@ -61,8 +57,6 @@ def reasons_not_ready(facts: HealthFacts, question: ReadyQuestion) -> list[str]:
     count = facts.partition_count
     reasons = {
         "stopping": facts.is_stopping,
-        f"{facts.accepting_count} of {facts.listener_count} listeners accept connections": not facts.is_stopping
-        and facts.accepting_count < facts.listener_count,
         f"opening {facts.opening_count} of {count} partitions": facts.opening_count > 0,
         "disk full": facts.is_disk_full and question.writes,
         f"{facts.offline_count} of {count} partitions are offline": facts.offline_count > 0

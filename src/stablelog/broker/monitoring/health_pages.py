@@ -17,8 +17,10 @@ from stablelog.broker.monitoring.health import (
 )
 from stablelog.errors import UnavailableError
 
+METRICS_PATH: Final = "/metrics"
 ALIVE_PATH: Final = "/healthz"
 READY_PATH: Final = "/readyz"
+PATHS: Final = (METRICS_PATH, ALIVE_PATH, READY_PATH)
 METHODS: Final = ("GET", "HEAD")
 Wsgi = Callable[[Any, Any], Iterable[bytes]]
 
@@ -30,44 +32,45 @@ class HealthPages:
         silence_s: returns for how many seconds the event loop has not answered.
         read_facts: reads the state of the broker on its event loop. It raises UnavailableError if the loop does not
             answer in time.
-        others: the application for all other paths.
+        metrics: the application for the page of the metrics.
     """
 
     def __init__(
-        self, silence_s: Callable[[], float], read_facts: Callable[[], HealthFacts], others: Wsgi
+        self, silence_s: Callable[[], float], read_facts: Callable[[], HealthFacts], metrics: Wsgi
     ) -> None:
         self._silence_s = silence_s
         self._read_facts = read_facts
-        self._others = others
+        self._metrics = metrics
 
     def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
         """Answer one HTTP request."""
         path = environ.get("PATH_INFO")
-        if path not in (ALIVE_PATH, READY_PATH):
-            return self._others(environ, start_response)
+        if path == METRICS_PATH:
+            return self._metrics(environ, start_response)
         method = environ.get("REQUEST_METHOD")
+        status, value = self._page(path, method, environ.get("QUERY_STRING", ""))
+        body = (json.dumps(value) + "\n").encode()
+        start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+        return [] if method == "HEAD" else [body]
+
+    def _page(self, path: str, method: str, query: str) -> tuple[str, dict[str, object]]:
+        """Return the status of a page, and the JSON object of its body."""
+        if path not in PATHS:
+            return "404 Not Found", {"error": f"the paths are {', '.join(PATHS)}"}
         if method not in METHODS:
-            return _answer(start_response, "405 Method Not Allowed", {"error": "the method is GET or HEAD"})
+            return "405 Method Not Allowed", {"error": "the method is GET or HEAD"}
         try:
-            question = parse_ready_question(environ.get("QUERY_STRING", "") if path == READY_PATH else "")
+            question = parse_ready_question(query if path == READY_PATH else "")
         except ValueError as error:
-            return _answer(start_response, "400 Bad Request", {"error": str(error)})
+            return "400 Bad Request", {"error": str(error)}
         reasons = reasons_not_alive(self._silence_s())
         if path == READY_PATH and not reasons:
             reasons = self._not_ready(question)
-        status = "503 Service Unavailable" if reasons else "200 OK"
         word = "alive" if path == ALIVE_PATH else "ready"
-        body = _answer(start_response, status, {word: not reasons, "reasons": reasons})
-        return [] if method == "HEAD" else body
+        return ("503 Service Unavailable" if reasons else "200 OK"), {word: not reasons, "reasons": reasons}
 
     def _not_ready(self, question: ReadyQuestion) -> list[str]:
         try:
             return reasons_not_ready(self._read_facts(), question)
         except UnavailableError as error:
             return [str(error)]
-
-
-def _answer(start_response: Any, status: str, value: dict[str, object]) -> list[bytes]:
-    body = (json.dumps(value) + "\n").encode()
-    start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-    return [body]
