@@ -286,6 +286,31 @@ def test_a_directory_of_another_user_is_not_removed(place, monkeypatch):
     assert not directory.exists()
 
 
+# A broker's process, from under which Python is removed.
+WITHOUT_PYTHON = """
+import sys, threading
+from pathlib import Path
+from stablelog.temporary_data import end_and_remove, make_directory
+
+directory = Path(sys.argv[1])
+{then}
+sys.executable = str(directory / "gone")
+sys.path.clear()
+sys.meta_path.clear()
+ending = threading.Thread(target=end_and_remove, args=[directory])
+ending.start()
+ending.join()
+"""
+
+
+@pytest.mark.parametrize("then", ["make_directory(directory)", "directory.mkdir()"])
+def test_a_process_ends_also_if_python_is_not_installed_any_more(place, then):
+    directory = new_path()
+    words = [sys.executable, "-c", WITHOUT_PYTHON.format(then=then), directory]
+    assert subprocess.run(words, check=False).returncode == 1
+    assert directory.exists() == (then == "directory.mkdir()")
+
+
 @pytest.mark.extended
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="reads the arguments in /proc")
 def test_no_other_user_can_read_the_path_before_the_directory_exists(place):

@@ -74,6 +74,8 @@ def make_directory(directory: Path) -> None:
     Raises:
         OSError: the directory cannot be made, or exists and is not one that a process of this user has made.
     """
+    import shutil  # noqa: F401 - loaded for `remove_directory`, which may be called when Python is not installed any more
+
     with contextlib.suppress(FileExistsError):  # an earlier process of this broker made it
         directory.mkdir(mode=MODE)
     _check_made_here(directory)
@@ -116,11 +118,13 @@ def end_and_remove(directory: Path) -> NoReturn:
     The process replaces its program (`exec`) by one that removes the directory. This ends all other threads, which
     could otherwise still write files into the directory. The process id stays the same.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the other program keeps this, too
-    with contextlib.suppress(OSError):
-        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", REMOVAL, str(directory)])  # noqa: S606
-    remove_directory(directory)  # Python is not installed any more
-    os._exit(1)
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the other program keeps this, too
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", REMOVAL, str(directory)])  # noqa: S606
+        remove_directory(directory)  # Python is not installed any more
+    finally:
+        os._exit(1)
 
 
 def remove_abandoned(place: Path) -> None:
