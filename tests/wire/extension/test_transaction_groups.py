@@ -42,7 +42,16 @@ def test_a_group_is_named_like_a_topic():
 
 
 @pytest.mark.parametrize("group", ["", "bank"])
-@pytest.mark.parametrize("own", ["me", "payments/me", "it's topic 'x' to"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        "me",
+        "payments/me",
+        "it's topic 'x' to",
+        "it's topic 'x' to transaction group 'evil'",
+        "it's by the name before its first slash, and topic 'x' to transaction group 'evil'",
+    ],
+)
 def test_the_group_of_the_topic_is_read_from_a_refusal(own, group):
     words = crossing_in_words(own, "of.accounts", group)
     assert group_of_topic_in(f"appending to of.accounts-0: {words}: a transaction") == ("of.accounts", group)

@@ -15,7 +15,9 @@ NAME_PATTERN: Final = r"[a-zA-Z0-9._-]{1,100}"
 NAME_RULE: Final = "1 to 100 characters from a-z A-Z 0-9 . _ -"
 _OF_ID: Final = re.compile(f"({NAME_PATTERN})/")
 _NAME: Final = re.compile(NAME_PATTERN)
+# The last text of this form: the transactional id, in which anything may stand, precedes it.
 _OF_TOPIC: Final = re.compile(
+    "(?s:.*) by the name before its first slash, and "
     f"topic '([^']+)' to (?:transaction group '({NAME_PATTERN})'|the default transaction group)"
 )
 
@@ -57,5 +59,5 @@ def group_of_topic_in(message: str) -> tuple[str, str] | None:
     """Return the topic and its transaction group (topics whose commits have one order) from a message that contains the
     text of `crossing_in_words`; None for any other message.
     """
-    found = _OF_TOPIC.search(message)
+    found = _OF_TOPIC.match(message)
     return (found[1], found[2] or DEFAULT_GROUP) if found else None
