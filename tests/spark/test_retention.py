@@ -1,5 +1,6 @@
 """What is read while the broker writes, rolls and deletes: all of it, or a word about what is missing."""
 
+import json
 import shutil
 import threading
 import time
@@ -195,6 +196,9 @@ def test_without_a_broker_a_file_that_cannot_be_used_is_never_told_as_lost(
     (copy / "partition.metadata").write_text("version: 0\ntopic_id: ?")
     with pytest.raises(DamageError, match=f"{copy}/partition.metadata contains no valid topic id"):
         rows(asked, "offset", planned=planned)
+    for one in (asked, asked | {"assign": json.dumps({topic: [0]})}):
+        with pytest.raises(DamageError, match=f"{copy}/partition.metadata contains no valid topic id"):
+            tasks(one)
     shutil.copy(stablelog_broker.data / f"{topic}-0" / "partition.metadata", copy)
     second = sorted(copy.glob("*.log"))[1]
     second.unlink()

@@ -59,6 +59,17 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
     return None if content is None else decode_partition_metadata(content, path)
 
 
+def topic_id_in_hex(disk: Disk, directory: Path) -> str:
+    """Read the topic id of a partition from its directory, as 32 hexadecimal digits; "" if `partition.metadata` is missing.
+
+    Raises:
+        UnknownFormatError: a later release has written the file.
+        DamageError: the file is not in Kafka's format.
+    """
+    found = read_partition_metadata(disk, directory)
+    return "" if found is None else found.hex
+
+
 def topic_id_if_known(disk: Disk, directory: Path) -> uuid.UUID | None:
     """Read the topic id of a partition from its directory; None if the file is missing, damaged or unreadable."""
     with contextlib.suppress(UnavailableError, DamageError, UnknownFormatError):

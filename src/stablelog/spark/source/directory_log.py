@@ -22,7 +22,7 @@ from stablelog.data_directory.names import partition_directories, partition_name
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import is_locked
 from stablelog.errors import UnavailableError, UsageError
-from stablelog.log.files.partition_metadata import topic_id_if_known
+from stablelog.log.files.partition_metadata import topic_id_if_known, topic_id_in_hex
 from stablelog.log.files.restored import Restored, read_restored
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
@@ -98,6 +98,9 @@ class DirectoryLog:
         Args:
             there_only: whether topics and partitions that the options name but that do not exist are left out.
                 Otherwise they are an error.
+
+        Raises:
+            UnknownFormatError, DamageError: the `partition.metadata` of a selected partition cannot be read.
         """
         _check_is_closed(self._data)
         found = self._list_partitions()
@@ -112,7 +115,9 @@ class DirectoryLog:
                 raise UsageError(
                     f"the option assign names {partition_name(min(gone))}, but there is no such partition"
                 )
-            return {place: found[place] for place in options.assigned if place in found}
+            return {
+                place: topic_id_in_hex(_DISK, found[place]) for place in options.assigned if place in found
+            }
         pattern = re.compile(options.pattern) if options.pattern is not None else None
 
         def is_wanted(topic: str) -> bool:
@@ -122,21 +127,17 @@ class DirectoryLog:
 
         check_partitions(options, {index for topic, index in found if is_wanted(topic)})
         return {
-            place: topic_id
-            for place, topic_id in found.items()
+            place: topic_id_in_hex(_DISK, directory)
+            for place, directory in found.items()
             if is_wanted(place[0]) and (options.partitions is None or place[1] in options.partitions)
         }
 
-    def _list_partitions(self) -> dict[TopicPartition, str]:
+    def _list_partitions(self) -> dict[TopicPartition, Path]:
         try:
             directories = partition_directories(_DISK, self._data)
         except FileNotFoundError as error:
             raise UnavailableError(f"{self._data} cannot be read: {error.strerror}") from error
-        found = {}
-        for directory in directories:
-            if (place := partition_named(directory.name)) is not None:
-                topic_id = topic_id_if_known(_DISK, directory)
-                found[place] = "" if topic_id is None else topic_id.hex
+        found = {place: one for one in directories if (place := partition_named(one.name)) is not None}
         if not found:
             raise UnavailableError(f"{self._data} is no data directory: it contains no partition")
         return dict(sorted(found.items()))

@@ -16,7 +16,7 @@ from stablelog.client.blocking.cluster import BlockingCluster
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DamageError, UnavailableError, UnknownFormatError
 from stablelog.log.files.names import DELETED
-from stablelog.log.files.partition_metadata import read_partition_metadata
+from stablelog.log.files.partition_metadata import topic_id_in_hex
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FileExtent, Piece
 from stablelog.spark.segments.segment_file import GoneError, open_file
@@ -80,12 +80,11 @@ def _topic_id_of(directory: Path, *, has_broker: bool) -> str:
     too, "" also stands for a damaged file.
     """
     try:
-        found = read_partition_metadata(LocalDisk(read_only=True), directory)
+        return topic_id_in_hex(LocalDisk(read_only=True), directory)
     except (DamageError, UnknownFormatError):
         if not has_broker:
             raise
-        found = None
-    return "" if found is None else found.hex
+        return ""
 
 
 def _open(extent: FileExtent) -> int:
