@@ -13,6 +13,9 @@ from stablelog.ops.doctor.facts import HIDDEN, shown_value
         "ssl.keystore.key",
         "delegation.token.secret.key",
         "some.credentials",
+        "ldap.bind.pwd",
+        "confluent.license",
+        "schema.registry.basic.auth.user.info",
     ],
 )
 def test_a_name_that_secrets_have_hides_the_value_whatever_the_broker_says(name):
@@ -24,12 +27,25 @@ def test_a_secret_is_hidden_also_if_the_broker_left_it_out():
     assert shown_value("a.setting", None, is_secret=True) == HIDDEN
 
 
-@pytest.mark.parametrize("value", ["https://alice:secret@host/path", "az://store/path?sig=secret"])
-def test_a_url_with_a_login_or_a_query_is_hidden(value):
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://alice:secret@host/path",
+        "az://store/path?sig=secret",
+        "s3://AKIA:ab/cd@bucket",
+        "key:secret@host",
+        "https://host/path#token=secret",
+        "https://host/path;token=secret",
+        "host; session.token = secret",
+    ],
+)
+def test_a_value_with_a_login_or_with_parameters_is_hidden(value):
     assert shown_value("a.url", value, is_secret=False) == HIDDEN
 
 
-@pytest.mark.parametrize("value", ["https://host/path@1", "s3://bucket/prefix", "PLAINTEXT://a:1,SSL://b:2"])
+@pytest.mark.parametrize(
+    "value", ["https://host/path", "s3://bucket/prefix", "PLAINTEXT://a:1,SSL://b:2", "a;b"]
+)
 def test_another_url_is_shown(value):
     assert shown_value("a.url", value, is_secret=False) == value
 

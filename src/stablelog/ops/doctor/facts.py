@@ -14,9 +14,11 @@ from stablelog.log.verify import FileFinding
 HIDDEN: Final = "(hidden)"
 # Settings whose values are hidden, although the broker does not call them secret: brokers of other makers, and
 # settings that this release does not know.
-_SECRET_NAME: Final = re.compile(r"password|passphrase|secret|credential|jaas|token|\.key$", re.IGNORECASE)
-# A URL with a login, or with a query, which may be a signature.
-_SECRET_URL: Final = re.compile(r"//[^/@\s]*@|://[^\s?]*\?")
+_SECRET_NAME: Final = re.compile(
+    r"password|passphrase|pwd|secret|credential|jaas|token|license|user\.info|\.key$", re.IGNORECASE
+)
+# A login before a host, the fragment, a parameter or the query of a URL: each may have a secret or be a signature.
+_SECRET_PART: Final = re.compile(r"[@#]|;\s*[\w.-]+\s*=|://[^\s?]*\?")
 
 Lock = Literal["missing", "free", "held", "unsupported"]
 
@@ -51,7 +53,7 @@ class ShownSetting(NamedTuple):
 
 def shown_value(name: str, value: str | None, *, is_secret: bool) -> str:
     """Return the value of a setting as a report may show it: HIDDEN if the setting is secret, if its name is one that
-    secrets have, or if the value is a URL with a login or a query.
+    secrets have, or if the value has a part that may be one: a login, a fragment, a parameter or the query of a URL.
 
     Args:
         name: the name of the setting.
@@ -60,7 +62,7 @@ def shown_value(name: str, value: str | None, *, is_secret: bool) -> str:
     """
     if is_secret or _SECRET_NAME.search(name):
         return HIDDEN
-    return HIDDEN if _SECRET_URL.search(value or "") else value or ""
+    return HIDDEN if _SECRET_PART.search(value or "") else value or ""
 
 
 @dataclass(frozen=True)
