@@ -178,6 +178,9 @@ def test_a_test_can_wait_for_the_first_requests_of_a_fault(stablelog_faults, fau
         fault.wait(0.01)
     with pytest.raises(UsageError, match=r"count=4 is not valid: .* applies to 3 requests"):
         fault.wait(count=4)
+    for count in (0, -1):
+        with pytest.raises(UsageError, match=f"count={count} is not valid: the count must be 1 or more"):
+            fault.wait(count=count)
     assert repr(fault) == "<Fault: fail FindCoordinator, happened to 1 of 3 requests>"
 
 

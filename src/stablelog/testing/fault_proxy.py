@@ -169,9 +169,9 @@ class _ProxiedConnection:
                 self._pass_request(frame)
         finally:
             with self._changed:
-                self._changed.wait_for(self._has_no_fault, DRAIN_TIMEOUT_S)
+                self._changed.wait_for(self._is_drained, DRAIN_TIMEOUT_S)
 
-    def _has_no_fault(self) -> bool:
+    def _is_drained(self) -> bool:
         return self._is_closed or not any(awaited.fault or awaited.is_held for awaited in self._awaited)
 
     def _pass_request(self, frame: bytes) -> None:

@@ -90,9 +90,10 @@ class Fault:
 
         Raises:
             TimeoutError: fewer requests came within `timeout_s`.
-            UsageError: the fault applies to fewer requests than `count`.
+            UsageError: the fault applies to fewer requests than `count`, or `count` is less than 1.
         """
         wanted = self.count if count is None else count
+        _check_count(wanted)
         if wanted > self.count:
             raise UsageError(
                 f"count={count} is not valid: the fault '{self}' applies to {self.count} requests"
@@ -190,8 +191,7 @@ class Faults:
         return self._add(Fault(FaultKind.FAIL, api_key, count, client_id, error=error_named(error)))
 
     def _add(self, fault: Fault) -> Fault:
-        if fault.count < 1:
-            raise UsageError(f"count={fault.count} is not valid: the count must be 1 or more")
+        _check_count(fault.count)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -225,6 +225,11 @@ class Faults:
             self._counts = {}
         for fault in faults:
             fault.release()
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise UsageError(f"count={count} is not valid: the count must be 1 or more")
 
 
 def _name(api_key: int) -> str:
