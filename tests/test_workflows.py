@@ -6,6 +6,7 @@ the path, or is built with Go by night.
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.pythons import REQUIREMENTS
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -91,13 +94,59 @@ def test_each_command_and_each_file_of_a_script_is_there():
 
 def test_a_release_publishes_the_files_that_were_built_once_and_tested():
     release = parsed(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
-    assert [release[name]["needs"] for name in ("test", "publish")] == ["build", "test"]
+    assert [release[name]["needs"] for name in ("test", "publish")] == ["build", ["build", "test"]]
     builds = [
         name for name, job in release.items() if any("make dist" in s.get("run", "") for s in job["steps"])
     ]
     assert builds == ["build"]
     for name in ("test", "publish"):
         assert any(step.get("with", {}).get("name") == "dist" for step in release[name]["steps"]), name
+
+
+@pytest.mark.parametrize("job", ["test", "publish"])
+def test_a_release_goes_on_only_with_the_files_that_were_built(tmp_path, job):
+    release = parsed(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
+
+    def done(step, **environment):
+        words = ["bash", "-eo", "pipefail", "-c", step["run"]]
+        return subprocess.run(words, cwd=tmp_path, env=os.environ | environment, check=False).returncode
+
+    (tmp_path / "dist").mkdir()
+    wheel, sdist = (tmp_path / "dist" / name for name in ("a.whl", "a.tar.gz"))
+    for path in (wheel, sdist):
+        path.write_text("built")
+    (record,) = [step for step in release["build"]["steps"] if step.get("id") == "digests"]
+    output = tmp_path / "output"
+    assert done(record, GITHUB_OUTPUT=str(output)) == 0
+    digests = output.read_text().removeprefix("digests=").strip()
+    assert release["build"]["outputs"] == {"digests": "${{ steps.digests.outputs.digests }}"}
+    steps = release[job]["steps"]
+    (check,) = [step for step in steps if "DIGESTS" in step.get("env", {})]
+    assert check["env"]["DIGESTS"] == "${{ needs.build.outputs.digests }}"
+    (load,) = [step for step in steps if "download-artifact" in step.get("uses", "")]
+    assert steps.index(check) == steps.index(load) + 1
+    assert done(check, DIGESTS=digests) == 0
+    assert done(check, DIGESTS="") != 0
+    (tmp_path / "dist" / "more.whl").write_text("not built")
+    assert done(check, DIGESTS=digests) != 0
+    (tmp_path / "dist" / "more.whl").unlink()
+    sdist.write_text("other")
+    assert done(check, DIGESTS=digests) != 0
+    sdist.unlink()
+    assert done(check, DIGESTS=digests) != 0
+
+
+def test_a_release_is_tested_with_the_libraries_of_the_other_pythons_and_as_both_files():
+    steps = parsed(ROOT / ".github" / "workflows" / "release.yml")["jobs"]["test"]["steps"]
+    installs = [
+        shlex.split(line)
+        for step in steps
+        for line in step.get("run", "").splitlines()
+        if "pip install" in line
+    ]
+    wheel, sdist = (words[words.index("install") + 1 :] for words in installs)
+    assert wheel == ["${wheels[0]}[all,spark]", *REQUIREMENTS]
+    assert sdist == ["${sdists[0]}[cli]"]
 
 
 @pytest.mark.parametrize("name", ["fault.yml", "wish.yml"])
