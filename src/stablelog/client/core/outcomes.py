@@ -184,6 +184,6 @@ def naming_group(failure: Exception, group: str) -> Exception:
         topic, theirs = crossed
         reason = (
             f"it belongs to {group_in_words(group)}, and topic {topic!r} to {group_in_words(theirs)}. Use "
-            f"client.transaction(group={theirs!r}). The broker's message: {reason}"
+            f"client.transaction(group={theirs!r})"
         )
     return RefusedError(failure.code, f"the transaction was begun with group={group!r}: {reason}")
