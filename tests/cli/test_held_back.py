@@ -9,10 +9,10 @@ from stablelog.errors import RefusedError
 
 
 def admin_of(settings):
-    def describe(kind, topic):
+    def describe(kind, topic, names):
         if isinstance(settings, Exception):
             raise settings
-        return settings
+        return {name: value for name, value in settings.items() if name in names}
 
     return SimpleNamespace(configs=SimpleNamespace(describe=describe))
 

@@ -86,12 +86,17 @@ def test_a_transaction_is_written_in_its_group(stablelog_broker):
     assert visible(stablelog_broker.bootstrap, paid) == {names["paid"].result(): b"12 EUR"}
 
 
+def over_two_topics(block, bootstrap):
+    """Two new topics, and a program of the page that reads them to their end."""
+    names = [create(bootstrap) for _ in range(2)]
+    program = block.replace("localhost:9092", bootstrap).replace("wait=5", "wait=0")
+    return names, program.replace('["orders", "stock"]', repr(names))
+
+
 @pytest.mark.extended
 def test_the_program_with_a_database_has_each_result_once(stablelog_broker, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    names = [create(stablelog_broker.bootstrap) for _ in range(2)]
-    program = STORED.replace("localhost:9092", stablelog_broker.bootstrap).replace("wait=5", "wait=0")
-    program = program.replace('["orders", "stock"]', repr(names))
+    names, program = over_two_topics(STORED, stablelog_broker.bootstrap)
     with stablelog.connect(stablelog_broker.bootstrap) as client:
         for value in ("a", "b"):
             with client.transaction() as txn:
@@ -106,9 +111,7 @@ def test_the_program_with_a_database_has_each_result_once(stablelog_broker, monk
 
 def test_the_program_with_a_stored_position_goes_on(stablelog_broker, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    names = [create(stablelog_broker.bootstrap) for _ in range(2)]
-    program = RESUMED.replace("localhost:9092", stablelog_broker.bootstrap).replace("wait=5", "wait=0")
-    program = program.replace('["orders", "stock"]', repr(names))
+    names, program = over_two_topics(RESUMED, stablelog_broker.bootstrap)
     with stablelog.connect(stablelog_broker.bootstrap) as client:
         for value in ("a", "b"):
             with client.transaction() as txn:

@@ -87,11 +87,16 @@ def group_of_topic(admin: Admin, topic: str) -> str | None:
         RefusedError: the broker refuses the request for another reason.
     """
     try:
-        found = admin.configs.describe("topic", topic, names=("stablelog.group",))
+        return _topic_setting(admin, topic, "stablelog.group")
     except RefusedError as refused:
         if refused.code == ErrorCode.topic_authorization_failed:
             return None
         raise
+
+
+def _topic_setting(admin: Admin, topic: str, name: str) -> str:
+    """Return the value of a setting of a topic; empty on a broker without this setting, such as Apache Kafka."""
+    found = admin.configs.describe("topic", topic, names=(name,))
     return next((config.value or "" for config in found.values()), "")
 
 
@@ -126,11 +131,9 @@ def held_back(
 def _is_commit_ordered(admin: Admin, topic: str) -> bool | None:
     """Return whether a topic is in commit order; None if the user may not read its settings."""
     try:
-        settings = admin.configs.describe("topic", topic)
+        return _topic_setting(admin, topic, "stablelog.order") == "commit"
     except RefusedError:
         return None
-    order = settings.get("stablelog.order")  # None on Apache Kafka, which has no commit order
-    return order is not None and order.value == "commit"
 
 
 def start_and_end(

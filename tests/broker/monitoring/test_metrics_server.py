@@ -77,9 +77,9 @@ HELD = b"GET /held HTTP/1.1\r\n\r\n"
 def wait_for_requests(monkeypatch):
     """Returns a function that waits until the server has read a request from this many connections."""
     noted = []
-    note = MetricsServer.note_request
+    record = MetricsServer.record_request
     monkeypatch.setattr(
-        MetricsServer, "note_request", lambda server, request: (note(server, request), noted.append(1))
+        MetricsServer, "record_request", lambda server, request: (record(server, request), noted.append(1))
     )
     return lambda count: until(lambda: len(noted) == count, "requests")
 

@@ -36,7 +36,7 @@ class Handler(WSGIRequestHandler):
             OSError: the client has closed the connection, or was too slow.
         """
         self.rfile = io.BytesIO(_read_head(self.connection))
-        self.server.note_request(self.connection)
+        self.server.record_request(self.connection)
         self.connection.settimeout(self.timeout)
         super().handle()
 
@@ -86,8 +86,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             self._without_request.add(request)
             return True
 
-    def note_request(self, request: socket.socket) -> None:
-        """Note that a connection has sent a whole request."""
+    def record_request(self, request: socket.socket) -> None:
+        """Record that a connection has sent a whole request."""
         with self._lock:
             self._without_request.discard(request)
 
